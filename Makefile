@@ -1,0 +1,26 @@
+# Everything installs into .venv by itself; PYTHON may name any Python >= 3.11.
+PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3 python; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+  && echo $$p && break; done)
+VENV := .venv/bin
+
+.PHONY: venv test lint clean
+
+venv: .venv/installed
+
+.venv/installed: pyproject.toml requirements.txt
+	@test -n "$(PYTHON)" || \
+	  { echo 'no Python >= 3.11 found: make venv PYTHON=...' >&2; exit 1; }
+	test -x $(VENV)/python || $(PYTHON) -m venv .venv
+	$(VENV)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+test: venv
+	$(VENV)/python -m pytest -n 2
+
+lint: venv
+	$(VENV)/ruff check .
+	$(VENV)/ruff format --check .
+
+clean:
+	rm -rf .venv build *.egg-info

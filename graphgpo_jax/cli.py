@@ -1,0 +1,172 @@
+"""The command line: python -m graphgpo_jax credit | stats | draw."""
+
+import argparse
+import ast
+import json
+import os
+import sys
+
+from graphgpo_jax import credit as credits
+from graphgpo_jax import log as logs
+from graphgpo_jax import metrics, states
+
+
+class CommandError(ValueError):
+  """Something the user can mend; its first line is shown, nothing else."""
+
+
+class Parser(argparse.ArgumentParser):
+  """Errors without the usage text."""
+
+  def error(self, message):
+    raise CommandError(message)
+
+
+def main(arguments: list[str] | None = None) -> None:
+  """Runs a command; exits with 2 and one line on stderr if it can't."""
+  sys.path.append(os.getcwd())  # schemes by dotted path lie beside the log
+  try:
+    options = _parser().parse_args(arguments)
+    options.run(options)
+  except BrokenPipeError:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  except (ValueError, OSError) as problem:
+    line = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+    if len(line) > 1000:
+      line = f'{line[:1000]}...'
+    print(f'graphgpo: error: {line}', file=sys.stderr)
+    sys.exit(2)
+
+
+def _parser():
+  parser = Parser(prog='graphgpo', description=__doc__, allow_abbrev=False)
+  commands = parser.add_subparsers(required=True, metavar='COMMAND')
+
+  def command(name, run, words):
+    added = commands.add_parser(
+      name, help=words, description=words, allow_abbrev=False
+    )
+    added.set_defaults(run=run)
+    return added
+
+  credit = command('credit', _credit, 'add advantages to a rollout log')
+  credit.add_argument('log', help='rollout log, JSONL')
+  _add_scheme_options(credit)
+  credit.add_argument('--out', required=True, help='log to write')
+  stats = command('stats', _stats, 'describe the state graphs of a log')
+  stats.add_argument('log', help='rollout log, JSONL')
+  stats.add_argument('--json', action='store_true', help='as one JSON object')
+  draw = command('draw', _draw, 'draw the credited graph of one task')
+  draw.add_argument('log', help='rollout log, JSONL')
+  draw.add_argument('--task', required=True, help='id of the task in the log')
+  _add_scheme_options(draw)
+  draw.add_argument('--compare', help='schemes, separated by commas')
+  draw.add_argument('--out', required=True, help='picture: png, svg or pdf')
+  return parser
+
+
+def _add_scheme_options(parser):
+  parser.add_argument(
+    '--scheme',
+    default='graphgpo',
+    help=f'{", ".join(credits.schemes())} or package.file:function',
+  )
+  parser.add_argument('--preset', help=f'{", ".join(credits.PRESETS)}')
+  parser.add_argument(
+    '--set',
+    action='append',
+    default=[],
+    metavar='KEY=VALUE',
+    help='a setting of the scheme; may be repeated',
+  )
+
+
+def _settings(pairs):
+  settings = {}
+  for pair in pairs:
+    key, equals, text = pair.partition('=')
+    if not equals or not key.isidentifier():
+      raise CommandError(f'--set: found {pair!r}, allowed: KEY=VALUE')
+    if key in settings:
+      raise CommandError(f'--set: {key} is given twice')
+    try:
+      settings[key] = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+      settings[key] = text
+  return settings
+
+
+def _read(path):
+  """A log and its checked steps."""
+  log = logs.read_log(path)
+  try:
+    return log, states.index_steps(log.table)
+  except ValueError as problem:
+    raise log.error(problem) from None
+
+
+def _run_scheme(log, steps, scheme, credit_fn):
+  try:
+    return credits.credit_steps(steps, credit_fn)
+  except Exception as problem:  # a user's function may raise anything
+    name = type(problem).__name__
+    raise CommandError(
+      f'{log.path}: scheme {scheme!r} failed: {name}: {problem}'
+    ) from problem
+
+
+def _credit(options):
+  credit_fn = credits.bind(
+    options.scheme, preset=options.preset, **_settings(options.set)
+  )
+  log, steps = _read(options.log)
+  if steps.attempt.max() == 0:
+    raise CommandError(
+      f"{log.path}: field 'task': every task has a single attempt, allowed: "
+      'at least one task with two, or there is nothing to compare'
+    )
+  results = _run_scheme(log, steps, options.scheme, credit_fn)
+  names = ['advantage']
+  if credits.uses_graph(options.scheme):
+    names += ['distance', 'next_distance']
+  logs.write_results(options.out, log, {k: results[k] for k in names})
+
+
+def _stats(options):
+  log, steps = _read(options.log)
+  results = credits.credit_steps(steps, credits.bind('grpo'))
+  table = metrics.graph_statistics(steps, results)
+  if options.json:
+    print(json.dumps(table))
+    return
+  width = max(map(len, table))
+  for name, value in table.items():
+    text = f'{value:.4g}' if isinstance(value, float) else str(value)
+    print(f'{name:{width}}  {"-" if value is None else text}')
+
+
+def _draw(options):
+  from graphgpo_jax import plots  # matplotlib takes half a second to load
+
+  names = options.compare.split(',') if options.compare else [options.scheme]
+  settings = _settings(options.set)
+  if options.compare and settings:
+    raise CommandError('--set: goes with --scheme, not with --compare')
+  functions = {
+    name: credits.bind(name, preset=options.preset, **settings)
+    for name in names
+  }
+  log, steps = _read(options.log)
+  ids = [str(task) for task in steps.tasks]
+  if options.task not in ids:
+    some = ', '.join(ids[:5]) + (', ...' if len(ids) > 5 else '')
+    raise CommandError(
+      f'{log.path}: --task: found {options.task!r}, allowed: {some}'
+    )
+  task = ids.index(options.task)
+  results = {
+    name: _run_scheme(log, steps, name, function)
+    for name, function in functions.items()
+  }
+  figure = plots.credit_graph(steps, task, results, title=f'task {ids[task]}')
+  plots.save(figure, options.out)

@@ -1,0 +1,269 @@
+"""Credit schemes: one file per method, each with one pure `advantages`.
+
+A scheme is any function (Rollouts, GraphsTuple, **settings) -> [B, M, T]. It is
+named by its file here ('graphgpo') or by a dotted path ('package.file:name').
+"""
+
+import functools
+import importlib
+import inspect
+import math
+import numbers
+import pkgutil
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphgpo_jax import graph as graphs
+from graphgpo_jax import segments, states
+from graphgpo_jax.log import columns
+from graphgpo_jax.types import CreditFn, Rollouts
+
+PRESETS = {
+  'paper': {},  # the functions' own defaults
+  'reference': {  # what the authors' published code computes
+    'eps': 1e-6,
+    'invalid_action_penalty_in_step': True,
+    'episode_statistics': 'rows',
+    'exponent': 'next_distance',
+  },
+}
+CHOICES = {
+  'mode': segments.MODES,
+  'reward_source': segments.REWARD_SOURCES,
+  'episode_statistics': ('trajectories', 'rows'),
+  'exponent': ('paper', 'next_distance', 'relative'),
+  'invalid_action_penalty_in_step': (False, True),
+}
+RANGES = {  # key: (holds, words)
+  'eps': (lambda x: x >= 0, 'a number >= 0'),
+  'success_reward': (lambda x: x > 0, 'a number > 0'),
+  'invalid_action_penalty': (lambda x: x >= 0, 'a number >= 0'),
+  'episode_weight': (lambda x: True, 'any finite number'),
+  'step_weight': (lambda x: True, 'any finite number'),
+  'omega': (lambda x: 0 < x < 1, 'a number with 0 < omega < 1'),
+  'gamma': (lambda x: 0 <= x <= 1, 'a number with 0 <= gamma <= 1'),
+}
+SLOTS_PER_CALL = 1 << 20  # step slots; keeps a call's arrays near 100 MB
+
+
+def schemes() -> list[str]:
+  """Names of the schemes in this package."""
+  return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def load(scheme: str | Callable) -> Callable:
+  """The function of a scheme: by name, by 'package.file:function', or itself.
+
+  Raises:
+    ValueError: there is none; lists the names.
+  """
+  if callable(scheme):
+    return scheme
+  if scheme in schemes():
+    return importlib.import_module(f'{__name__}.{scheme}').advantages
+  module, colon, name = scheme.partition(':')
+  if not colon:
+    names = ', '.join(schemes())
+    raise ValueError(
+      f'scheme: found {scheme!r}, allowed: {names} or a path package.file:name'
+    )
+  try:
+    function = getattr(importlib.import_module(module), name)
+  except (ImportError, AttributeError, ValueError, SyntaxError) as problem:
+    raise ValueError(f'scheme {scheme!r}: {problem}') from None
+  if not callable(function):
+    raise ValueError(f'scheme {scheme!r}: not a function')
+  return function
+
+
+def uses_graph(scheme: str | Callable) -> bool:
+  """Whether distances say something about the scheme's advantages."""
+  module = inspect.getmodule(load(scheme))
+  return getattr(module, 'USES_GRAPH', True)
+
+
+def bind(
+  scheme: str | Callable, *, preset: str | None = None, **settings
+) -> CreditFn:
+  """A scheme with its settings, checked.
+
+  Args:
+    scheme: see `load`.
+    preset: 'paper' (the default) or 'reference'; for named schemes only.
+    **settings: keywords of the scheme; they win over the preset.
+
+  Returns:
+    The same object for the same arguments, so that a jitted function that takes
+    it as a static argument compiles once.
+
+  Raises:
+    ValueError: an unknown scheme, preset or key, or a value out of range.
+  """
+  function = load(scheme)
+  keys = _keys(function)
+  if preset is not None and preset not in PRESETS:
+    names = ', '.join(PRESETS)
+    raise ValueError(f'preset: found {preset!r}, allowed: {names}')
+  named = isinstance(scheme, str) and ':' not in scheme
+  if preset is not None and not named:
+    raise ValueError(
+      'preset: only for named schemes; a function has its own defaults'
+    )
+  for key, value in settings.items():
+    _check_setting(key, value, keys)
+  defaults = PRESETS[preset or 'paper'] if named else {}
+  chosen = {k: v for k, v in defaults.items() if k in keys} | settings
+  try:
+    return _partial(function, tuple(sorted(chosen.items())))
+  except TypeError:  # an unhashable value: no cache
+    return functools.partial(function, **chosen)
+
+
+def _keys(function):
+  kinds = inspect.Parameter
+  parameters = inspect.signature(function).parameters.values()
+  if any(p.kind is kinds.VAR_KEYWORD for p in parameters):
+    return None
+  return [p.name for p in parameters if p.kind is kinds.KEYWORD_ONLY]
+
+
+def _check_setting(key, value, keys):
+  if keys is not None and key not in keys:
+    allowed = ', '.join(keys) or 'none'
+    raise ValueError(f'setting {key!r}: unknown, allowed: {allowed}')
+  allowed = None
+  if key in CHOICES:
+    fits = any(value == x and type(value) is type(x) for x in CHOICES[key])
+    allowed = ', '.join(map(str, CHOICES[key]))
+  elif key in RANGES:
+    holds, allowed = RANGES[key]
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    fits = number and math.isfinite(value) and holds(value)
+  if allowed and not fits:
+    raise ValueError(f'setting {key!r}: found {value!r}, allowed: {allowed}')
+
+
+@functools.lru_cache(256)
+def _partial(function, settings):
+  return functools.partial(function, **dict(settings))
+
+
+@functools.partial(jax.jit, static_argnames=('credit_fn', 'mesh'))
+def credit(
+  rollouts: Rollouts, *, credit_fn: CreditFn, mesh: jax.sharding.Mesh = None
+) -> dict[str, jax.Array]:
+  """Graph, distances and advantages of a batch in one call.
+
+  Args:
+    rollouts: arrays [B, M, T].
+    credit_fn: static; `bind` gives the same object for the same settings.
+    mesh: static; the tasks are divided among its devices, which then work
+      without a word between them. B must be a multiple of their number.
+
+  Returns:
+    'advantage', and 'distance', 'next_distance' (of state and next state,
+    finite, in units of cost), each [B, M, T] float32; 'reachable' [B, M, T]
+    bool: the state has a path to the goal.
+  """
+  run = functools.partial(_credit, credit_fn=credit_fn)
+  if mesh is None:
+    return run(rollouts)
+  if rollouts.state.shape[0] % mesh.size:
+    raise ValueError(
+      f'{rollouts.state.shape[0]} tasks cannot be divided evenly among '
+      f'{mesh.size} devices'
+    )
+  by_task = jax.P(mesh.axis_names)
+  return jax.shard_map(
+    run, mesh=mesh, in_specs=by_task, out_specs=by_task, check_vma=False
+  )(rollouts)
+
+
+def _credit(rollouts, credit_fn):
+  graph = graphs.build_graph(rollouts)
+  advantage = credit_fn(rollouts, graph)
+  if jnp.shape(advantage) != rollouts.state.shape:
+    raise ValueError(
+      f'a scheme returns [B, M, T] = {rollouts.state.shape}, found '
+      f'{jnp.shape(advantage)}'
+    )
+  num_tasks, _, num_steps = rollouts.state.shape
+  raw = graphs.goal_distances(graph, steps=num_steps)
+  filled = graphs.fill_unreachable(raw, graph).reshape(num_tasks, 1, -1)
+  raw = raw.reshape(num_tasks, 1, -1)
+  at_state = functools.partial(
+    jnp.take_along_axis, indices=rollouts.state, axis=-1
+  )
+  return {
+    'advantage': advantage,
+    'distance': at_state(filled),
+    'next_distance': jnp.take_along_axis(filled, rollouts.next_state, -1),
+    'reachable': at_state(jnp.isfinite(raw)) & rollouts.mask,
+  }
+
+
+def credit_steps(steps: states.Steps, credit_fn: CreditFn) -> dict:
+  """`credit` for any mix of task sizes: results [N], in row order.
+
+  Tasks are put into buckets by powers of two of (M, T, K), so that one long
+  attempt does not pad all the others.
+  """
+  size = len(steps.row)
+  results = {
+    'advantage': np.zeros(size, np.float32),
+    'distance': np.zeros(size, np.float32),
+    'next_distance': np.zeros(size, np.float32),
+    'reachable': np.zeros(size, bool),
+  }
+  for tasks, shapes in _buckets(steps.sizes()):
+    rollouts = states.pad(steps, tasks=tasks, shapes=shapes)
+    answer = credit(rollouts, credit_fn=credit_fn)
+    for name, values in answer.items():
+      values = np.asarray(values)
+      results[name][rollouts.row[rollouts.mask]] = values[rollouts.mask]
+  finite = np.isfinite(results['advantage'])
+  if not finite.all():
+    raise ValueError(f'advantage of row {np.argmin(finite)} is not finite')
+  return results
+
+
+def _buckets(sizes):
+  """Yields (tasks, shapes): similar tasks that go through one call.
+
+  All tasks together if that fits one call: compiling costs more than padding.
+  """
+  powers = np.array([[states.power_of_two(x) for x in row] for row in sizes])
+  largest = powers.max(0)
+  if len(sizes) * largest[0] * max(largest[1:]) <= SLOTS_PER_CALL:
+    powers[:] = largest
+  for shape in np.unique(powers, axis=0):
+    tasks = np.flatnonzero((powers == shape).all(1))
+    room = max(1, SLOTS_PER_CALL // int(shape[0] * shape[1]))
+    for low in range(0, len(tasks), room):
+      part = tasks[low : low + room]
+      yield part, (states.power_of_two(len(part)), *shape.tolist())
+
+
+def credit_log(
+  rows, scheme: str | Callable, *, preset: str | None = None, **settings
+) -> np.ndarray:
+  """Advantages of logged steps, for notebooks and other frameworks.
+
+  Args:
+    rows: a sequence of mappings with the fields of the rollout log, in any
+      order, or a mapping of columns (lists or numpy arrays).
+    scheme, preset, **settings: see `bind`.
+
+  Returns:
+    [N] float32, in row order.
+
+  Raises:
+    LogError: a row breaks a rule of the log.
+    ValueError: an unknown scheme, preset or setting.
+  """
+  credit_fn = bind(scheme, preset=preset, **settings)
+  steps = states.index_steps(columns(rows))
+  return credit_steps(steps, credit_fn)['advantage']

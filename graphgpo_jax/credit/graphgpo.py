@@ -1,0 +1,113 @@
+"""GraphGPO: credit for how much a step shortens the way to the goal."""
+
+import jax
+import jax.numpy as jnp
+import jraph
+
+from graphgpo_jax import segments
+from graphgpo_jax.credit import grpo
+from graphgpo_jax.graph import fill_unreachable, goal_distances
+from graphgpo_jax.types import Rollouts
+
+EXPONENTS = ('paper', 'next_distance', 'relative')
+
+
+def advantages(
+  rollouts: Rollouts,
+  graph: jraph.GraphsTuple,
+  *,
+  omega: float = 0.1,
+  exponent: str = 'paper',
+  mode: str = 'mean_std_norm',
+  eps: float = 0.0,
+  reward_source: str = 'log',
+  success_reward: float = 10.0,
+  invalid_action_penalty: float = 0.1,
+  invalid_action_penalty_in_step: bool = False,
+  episode_statistics: str = 'trajectories',
+  episode_weight: float = 1.0,
+  step_weight: float = 1.0,
+) -> jax.Array:
+  """A = episode_weight * A_E + step_weight * A_G.
+
+    A_G = z(R_G | edges that leave the same state, repeats counted)
+    R_G(s -> s') = success_reward * omega^(d(s') + c)
+
+  with d the distance to the goal on the pooled graph and c the edge's cost.
+  Source: arXiv:2605.26684. A_E is `grpo.advantages`.
+
+  Args:
+    rollouts: arrays [B, M, T].
+    graph: of `build_graph(rollouts)`.
+    omega: in (0, 1).
+    exponent: 'paper' d(s') + c, and A_G = 0 in a task without a success;
+      'next_distance' d(s') (published code); 'relative' d(s') - d(s) + c. With
+      eps = 0 under 'mean_std_norm' the three agree: the factor cancels.
+    mode: 'mean_std_norm' or 'mean_norm'.
+    eps: added to the standard deviation.
+    reward_source: of A_E: 'log', or 'success' (success_reward at a success).
+    success_reward: > 0.
+    invalid_action_penalty: >= 0.
+    invalid_action_penalty_in_step: subtract it from R_G of an invalid step.
+    episode_statistics: 'trajectories' or 'rows'.
+    episode_weight: of A_E.
+    step_weight: of A_G.
+
+  Returns:
+    [B, M, T] float32, 0 on padding.
+  """
+  episode = grpo.advantages(
+    rollouts,
+    graph,
+    mode=mode,
+    eps=eps,
+    reward_source=reward_source,
+    success_reward=success_reward,
+    invalid_action_penalty=invalid_action_penalty,
+    episode_statistics=episode_statistics,
+  )
+  groups = segments.state_segments(rollouts)
+  power = _exponents(rollouts, graph, exponent)
+  penalty = jnp.zeros_like(power)
+  if invalid_action_penalty_in_step:
+    penalty = invalid_action_penalty / success_reward * ~rollouts.valid
+  if mode == 'mean_std_norm' and eps == 0:
+    power, penalty = _rescale(power, penalty, omega, groups)
+  reward = success_reward * (omega**power - penalty)
+  step = segments.standardise(reward, mode=mode, eps=eps, **groups)
+  if exponent == 'paper':
+    solved = rollouts.success.any((1, 2), keepdims=True)
+    step = jnp.where(solved, step, 0.0)
+  return episode_weight * episode + step_weight * step
+
+
+def _exponents(rollouts, graph, exponent):
+  """Exponent of omega for every step, [B, M, T]."""
+  num_tasks, _, num_steps = rollouts.state.shape
+  distance = goal_distances(graph, steps=num_steps)
+  distance = fill_unreachable(distance, graph).reshape(num_tasks, 1, -1)
+  after = jnp.take_along_axis(distance, rollouts.next_state, -1)
+  if exponent == 'next_distance':
+    return after
+  through = after + rollouts.cost
+  if exponent == 'paper':
+    return through
+  return through - jnp.take_along_axis(distance, rollouts.state, -1)
+
+
+def _rescale(power, penalty, omega, groups):
+  """Divides the rewards of a state by its best one, before any rounding.
+
+  A z-score without eps does not see a common factor, but float32 does: omega =
+  0.1 underflows 40 steps from the goal. Exponents become relative to the
+  state's smallest; path lengths within rounding of it tie. A penalty grows by
+  the same factor; beyond 1e12 rewards no longer tell.
+  """
+  segment, mask = groups['segments'].reshape(-1), groups['mask']
+  best = jnp.where(mask, power, jnp.inf).reshape(-1)
+  best = jax.ops.segment_min(best, segment, groups['num_segments'])
+  best = jnp.where(mask, best[segment].reshape(power.shape), 0.0)
+  excess = jnp.maximum(power - best, 0.0)
+  excess = jnp.where(excess <= segments.TIE * jnp.maximum(1.0, best), 0, excess)
+  growth = jnp.minimum(omega ** (-best), 1e12)
+  return excess, jnp.minimum(penalty * growth, 1e12)

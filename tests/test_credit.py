@@ -1,0 +1,376 @@
+"""Credit schemes: the toy table, the rules, propositions, a slow oracle."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+import reference
+from rollouts import attempt_rows, random_rows
+
+from graphgpo_jax import credit as credits
+from graphgpo_jax import log as logs
+from graphgpo_jax import segments, states
+from graphgpo_jax.credit import credit_log
+
+SCHEMES = ('grpo', 'gigpo', 'graphgpo')
+TOY = [  # METHODS table, step terms: edge, gigpo, graphgpo .1, graphgpo .8
+  (('A', 'B'), 0.7894, 1.0954, 1.095),
+  (('A', 'C', 't1'), 0.6059, -0.7303, -0.730),
+  (('A', 'C', 't2'), -1.0924, -0.7303, -0.730),
+  (('A', 'C', 't3'), -1.0924, -0.7303, -0.730),
+  (('C', 'A'), 1.5, 1.4942, 1.346),
+  (('C', 'C'), -0.5, -0.3735, 0.176),
+  (('C', 'D'), -0.5, -0.5603, -0.761),
+  (('B', 'G'), 0, 0, 0),
+  (('D', 'E'), 0, 0, 0),
+]
+COLUMNS = [
+  ('gigpo', {}),
+  ('graphgpo', {'omega': 0.1}),
+  ('graphgpo', {'omega': 0.8}),
+]
+
+
+def toy_table(rows, scheme, settings):
+  credit = credit_log(rows, scheme, episode_weight=0, **settings)
+  return [(r, float(c)) for r, c in zip(rows, credit) if r['task'] == TASK]
+
+
+TASK = reference.toy_rows()[0]['task']
+
+
+def check_toy(rows, rename=lambda attempt: attempt):
+  names = {}
+  for row in reference.toy_rows():
+    names.setdefault(rename(row['attempt']), f't{len(names)}')
+  for column, (scheme, settings) in enumerate(COLUMNS, 1):
+    seen = 0
+    for row, found in toy_table(rows, scheme, settings):
+      ends = (row['state'], 'G' if row['success'] else row['next_state'])
+      edge = (*ends, names[row['attempt']])
+      line = next(x for x in TOY if x[0] in (ends, edge))
+      assert abs(found - line[column]) < 1e-3, (scheme, settings, edge)
+      seen += 1
+    assert seen == 12
+
+
+def test_toy_table():
+  check_toy(reference.toy_rows())
+
+
+def test_toy_table_shuffled_with_other_tasks_and_renamed_attempts():
+  toy = reference.toy_rows()
+  renamed = [r | {'attempt': f'{r["attempt"][::-1]}-x'} for r in toy]
+  rows = renamed + random_rows(1)
+  order = np.random.default_rng(0).permutation(len(rows))
+  check_toy([rows[i] for i in order], lambda a: f'{a[::-1]}-x')
+
+
+def batch(rows, shapes=(None,) * 4):
+  return states.intern(rows, shapes=shapes)
+
+
+def in_rows(rollouts, values):
+  values = np.asarray(values)
+  assert (values[~np.asarray(rollouts.mask)] == 0).all()
+  result = np.zeros(rollouts.mask.sum(), np.float32)
+  result[rollouts.row[rollouts.mask]] = values[rollouts.mask]
+  return result
+
+
+@pytest.mark.parametrize('scheme', SCHEMES)
+def test_padding_and_other_tasks_change_nothing(scheme):
+  rows = random_rows(11, costs=True)
+  extra = [r | {'task': f'{r["task"]}+'} for r in random_rows(12)]
+  credit_fn = credits.bind(scheme)
+  plain = batch(rows)
+  expected = in_rows(
+    plain, credits.credit(plain, credit_fn=credit_fn)['advantage']
+  )
+  assert abs(expected).max() > 0.5
+  for rollouts, count in (
+    (batch(rows, (8, 9, 31, 128)), len(rows)),
+    (batch(rows + extra, (8, 9, 31, 128)), len(rows)),
+  ):
+    answer = credits.credit(rollouts, credit_fn=credit_fn)
+    found = in_rows(rollouts, answer['advantage'])[:count]
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize('scheme', SCHEMES)
+def test_row_order_changes_nothing(scheme):
+  rows = random_rows(13, costs=True)
+  expected = credit_log(rows, scheme)
+  order = np.random.default_rng(1).permutation(len(rows))
+  found = credit_log([rows[i] for i in order], scheme)
+  np.testing.assert_allclose(found, expected[order], atol=1e-6)
+
+
+@pytest.mark.parametrize('scheme', SCHEMES)
+def test_eight_devices_equal_one_without_communication(scheme):
+  rollouts = batch(random_rows(14, tasks=6, costs=True), (8, 5, 12, 16))
+  mesh = jax.make_mesh((8,), ('data',), (jax.sharding.AxisType.Auto,))
+  credit_fn = credits.bind(scheme)
+  one = credits.credit(rollouts, credit_fn=credit_fn)
+  eight = credits.credit(rollouts, credit_fn=credit_fn, mesh=mesh)
+  assert len(eight['advantage'].sharding.device_set) == 8
+  for name, values in one.items():
+    np.testing.assert_allclose(values, eight[name], atol=1e-6)
+  text = (
+    credits.credit.lower(rollouts, credit_fn=credit_fn, mesh=mesh)
+    .compile()
+    .as_text()
+  )
+  for collective in ('all-reduce', 'all-gather', 'collective-permute'):
+    assert collective not in text
+
+
+def test_tasks_that_do_not_divide_among_devices_are_refused():
+  mesh = jax.make_mesh((8,), ('data',), (jax.sharding.AxisType.Auto,))
+  with pytest.raises(ValueError, match='3 tasks .* 8 devices'):
+    credits.credit(
+      batch(random_rows(0)), credit_fn=credits.bind('grpo'), mesh=mesh
+    )
+
+
+PAPER_AND_MORE = [
+  ('grpo', {}),
+  ('grpo', {'mode': 'mean_norm', 'episode_statistics': 'rows'}),
+  ('grpo', {'reward_source': 'success', 'success_reward': 3.0}),
+  ('gigpo', {}),
+  ('gigpo', {'gamma': 1.0, 'invalid_action_penalty_in_step': True}),
+  ('gigpo', {'gamma': 0.0, 'reward_source': 'success', 'step_weight': -2.0}),
+  ('graphgpo', {}),
+  ('graphgpo', {'omega': 0.8, 'exponent': 'relative', 'step_weight': 0.5}),
+  ('graphgpo', {'exponent': 'next_distance', 'episode_weight': 0.0}),
+  ('graphgpo', {'omega': 0.5, 'mode': 'mean_norm'}),
+  ('graphgpo', {'omega': 0.5, 'eps': 1e-3}),
+  ('graphgpo', {'omega': 0.5, 'invalid_action_penalty_in_step': True}),
+]
+
+
+@pytest.mark.parametrize('scheme, settings', PAPER_AND_MORE)
+@pytest.mark.parametrize('costs', [False, True])
+def test_equals_the_slow_oracle(scheme, settings, costs):
+  for seed in range(4):
+    rows = random_rows(seed, tasks=5, costs=costs)
+    found = credit_log(rows, scheme, **settings)
+    expected = getattr(reference, scheme)(rows, **settings)
+    np.testing.assert_allclose(found, expected, atol=2e-4)
+
+
+def test_credit_does_not_fade_with_distance():
+  """States at d = 1..60, each with an edge to d - 1 and one to d + 1."""
+  rows = attempt_rows([f'p{i}' for i in range(62, -1, -1)])
+  for d in range(1, 61):
+    rows += attempt_rows([f'p{d}', f'p{d + 1}'], attempt=d, success=False)
+  for omega in (0.1, 0.8):
+    credit = credit_log(rows, 'graphgpo', omega=omega, episode_weight=0)
+    ahead = [r for r, row in enumerate(rows) if row['attempt'] == 0][2:]
+    np.testing.assert_allclose(credit[ahead[:60]], np.sqrt(0.5), atol=1e-4)
+    np.testing.assert_allclose(credit[62:], -np.sqrt(0.5), atol=1e-4)
+
+
+def test_exponents_agree_without_eps():
+  rows = random_rows(21)
+  first, *others = (
+    credit_log(rows, 'graphgpo', exponent=e, omega=0.5)
+    for e in ('paper', 'next_distance', 'relative')
+  )
+  for other in others:
+    np.testing.assert_allclose(other, first, atol=1e-5)
+
+
+@pytest.mark.parametrize('seed', range(8))
+def test_propositions_of_the_paper(seed):
+  """4.1: closer is never worse. 4.2: an edge has one credit."""
+  rows = random_rows(seed, tasks=4, attempts=8, costs=seed % 2 == 1)
+  steps = states.index_steps(logs.columns(rows))
+  credit_fn = credits.bind('graphgpo', episode_weight=0, omega=0.5)
+  results = credits.credit_steps(steps, credit_fn)
+  groups, edges = {}, {}
+  for i, row in enumerate(rows):
+    ends = (row['task'], row['state'], row['success'] or row['next_state'])
+    edges.setdefault((*ends, row['cost']), []).append(results['advantage'][i])
+    reduction = results['distance'][i] - results['next_distance'][i]
+    credit = results['advantage'][i]
+    gain = reduction - row['cost']
+    groups.setdefault(ends[:2], []).append((gain, credit))
+  for credit in edges.values():
+    assert len(set(credit)) == 1
+  strict = 0
+  for members in groups.values():
+    members.sort()
+    for (low, worse), (high, better) in zip(members, members[1:]):
+      assert better >= worse - 1e-6
+      if 1e-3 < high - low < 10 and any(c != 0 for _, c in members):
+        strict += better > worse
+  assert strict > 0
+
+
+@pytest.mark.parametrize('scheme', SCHEMES)
+@pytest.mark.parametrize('text', ['success', 'goal', '0', ''])
+def test_no_text_collides_with_the_goal(scheme, text):
+  rows = random_rows(31)
+  expected = credit_log(rows, scheme)
+  renamed = [
+    row
+    | {
+      key: text if row[key] == 'place 3' else row[key]
+      for key in ('state', 'next_state')
+    }
+    for row in rows
+  ]
+  np.testing.assert_array_equal(credit_log(renamed, scheme), expected)
+
+
+@pytest.mark.parametrize('scheme', SCHEMES)
+@pytest.mark.parametrize('value, count', [(0.35, 7), (9.9, 8), (-0.1, 215)])
+def test_equal_scores_are_exactly_zero(scheme, value, count):
+  rows = []
+  for attempt in range(count):
+    rows += attempt_rows(['a', 'b'], attempt=attempt, rewards=[value])
+  assert (credit_log(rows, scheme) == 0).all()
+
+
+@pytest.mark.parametrize('scheme', SCHEMES)
+def test_equal_sokoban_returns_in_another_order_are_exactly_zero(scheme):
+  rng = np.random.default_rng(3)
+  rewards = [-0.1] * 9 + [0.9, -1.1, 0.9, -1.1, 10.9]
+  rows = []
+  for attempt in range(8):
+    order = [*rng.permutation(rewards[:-1]).tolist(), rewards[-1]]
+    path = ['start', *(f'{attempt}-{i}' for i in range(13)), 'end']
+    rows += attempt_rows(path, attempt=attempt, rewards=order)
+  settings = {} if scheme == 'grpo' else {'step_weight': 0.0}
+  assert (credit_log(rows, scheme, **settings) == 0).all()
+  if scheme == 'gigpo':
+    assert (credit_log(rows, scheme, gamma=1.0) == 0).all()
+
+
+def test_small_real_difference_is_signal():
+  rows = attempt_rows(['a', 'b'], rewards=[1.0])
+  rows += attempt_rows(['a', 'b'], attempt=1, rewards=[1.00001])
+  np.testing.assert_allclose(
+    credit_log(rows, 'grpo'), [-np.sqrt(0.5), np.sqrt(0.5)], atol=1e-5
+  )
+
+
+def test_uncredited_steps_shape_the_graph_and_nothing_else():
+  rows = attempt_rows(['a', 'b', 'goal'])
+  rows += attempt_rows(['a', 'c', 'goal'], attempt=1)
+  rows += attempt_rows(['a', 'c'], attempt=2, success=False)
+  rollouts = batch(rows)
+  history = np.arange(3)[None, :, None] == 0
+  rollouts = rollouts.replace(credited=rollouts.mask & ~history)
+  found = {
+    name: np.asarray(
+      credits.credit(rollouts, credit_fn=credits.bind(name))['advantage']
+    )
+    for name in SCHEMES
+  }
+  for values in found.values():
+    assert (values[0, 0] == 0).all()
+  np.testing.assert_allclose(found['grpo'][0, 1:, 0], [0.7071, -0.7071], 1e-3)
+  distance = credits.credit(rollouts, credit_fn=credits.bind('grpo'))
+  assert distance['distance'][0, 0, 0] == 2
+
+
+def test_one_compilation_for_equal_settings():
+  rows = random_rows(41)
+  credits.credit.clear_cache()
+  for _ in range(3):
+    credit_log(rows, 'grpo', eps=0.3)
+  assert credits.credit._cache_size() == 1
+
+
+def test_unequal_tasks_are_bucketed(monkeypatch):
+  rows = random_rows(51, tasks=4)
+  path = [f'{i}' for i in range(700)]
+  long = attempt_rows(path, task='long')
+  together = credit_log(rows + long, 'graphgpo')
+  steps = states.index_steps(logs.columns(rows + long))
+  monkeypatch.setattr(credits, 'SLOTS_PER_CALL', 10_000)
+  slots = [np.prod(shape[:3]) for _, shape in credits._buckets(steps.sizes())]
+  assert len(slots) > 1 and sum(slots) < 4000
+  apart = credits.credit_steps(steps, credits.bind('graphgpo'))
+  np.testing.assert_allclose(together, apart['advantage'], atol=1e-6)
+
+
+def test_calls_are_cut_at_the_limit(monkeypatch):
+  rows = random_rows(52, tasks=9)
+  expected = credit_log(rows, 'gigpo')
+  monkeypatch.setattr(credits, 'SLOTS_PER_CALL', 200)
+  np.testing.assert_allclose(credit_log(rows, 'gigpo'), expected, atol=1e-6)
+
+
+WRONG = [
+  (('ggpo', {}), "scheme: found 'ggpo', allowed: gigpo, graphgpo, grpo or"),
+  (('no.such:thing', {}), "scheme 'no.such:thing'"),
+  (('math:nothing', {}), "scheme 'math:nothing'"),
+  (('math:pi', {}), 'not a function'),
+  (('grpo', {'preset': 'papr'}), "'papr', allowed: paper, reference"),
+  (('grpo', {'omega': 0.1}), "'omega': unknown, allowed: mode, eps"),
+  (('graphgpo', {'omega': 1}), '0 < omega < 1'),
+  (('graphgpo', {'omega': True}), '0 < omega < 1'),
+  (('graphgpo', {'omega': float('nan')}), '0 < omega < 1'),
+  (('graphgpo', {'omega': '0.1'}), '0 < omega < 1'),
+  (('gigpo', {'gamma': -0.1}), '0 <= gamma <= 1'),
+  (('gigpo', {'eps': -1}), 'eps.*>= 0'),
+  (('gigpo', {'success_reward': 0}), '> 0'),
+  (('gigpo', {'invalid_action_penalty': -1}), '>= 0'),
+  (('gigpo', {'step_weight': float('inf')}), 'any finite number'),
+  (('gigpo', {'invalid_action_penalty_in_step': 1}), 'False, True'),
+  (('gigpo', {'mode': 'mean'}), 'mean_std_norm, mean_norm'),
+  (('gigpo', {'episode_statistics': 'x'}), 'trajectories, rows'),
+  (('gigpo', {'reward_source': 'x'}), 'log, success'),
+  (('graphgpo', {'exponent': 'x'}), 'paper, next_distance, relative'),
+  ((lambda r, g, *, a: r.reward, {'b': 1}), "'b': unknown, allowed: a"),
+  (('graphgpo_jax.credit.grpo:advantages', {'preset': 'paper'}), 'only for'),
+]
+
+
+@pytest.mark.parametrize('call, message', WRONG)
+def test_wrong_settings_are_refused_before_any_compute(call, message):
+  scheme, settings = call
+  with pytest.raises(ValueError, match=message):
+    credits.bind(scheme, **settings)
+
+
+def test_own_function_and_dotted_path():
+  rows = random_rows(61)
+  expected = credit_log(rows, 'grpo', eps=0.5)
+  path = 'graphgpo_jax.credit.grpo:advantages'
+  np.testing.assert_array_equal(credit_log(rows, path, eps=0.5), expected)
+
+  def twice(rollouts, graph, *, factor=2.0):
+    return factor * credits.load('grpo')(rollouts, graph, eps=0.5)
+
+  np.testing.assert_allclose(credit_log(rows, twice), 2 * expected, rtol=1e-6)
+
+
+def test_schemes_that_return_nonsense_are_named():
+  rows = random_rows(62)
+  with pytest.raises(ValueError, match='row .* is not finite'):
+    credit_log(rows, lambda rollouts, graph: rollouts.reward * float('nan'))
+  with pytest.raises(ValueError, match=r'returns \[B, M, T\]'):
+    credit_log(rows, lambda rollouts, graph: rollouts.reward[0])
+
+
+def test_every_scheme_vmaps():
+  rollouts = batch(random_rows(71, tasks=4))
+  for name in SCHEMES:
+    credit_fn = credits.bind(name)
+    plain = credits.credit(rollouts, credit_fn=credit_fn)['advantage']
+    fn = functools.partial(credits.credit, credit_fn=credit_fn)
+    single = jax.tree.map(lambda x: x[:, None], rollouts)
+    mapped = jax.jit(jax.vmap(fn))(single)['advantage'][:, 0]
+    np.testing.assert_allclose(mapped, plain, atol=1e-6)
+
+
+def test_presets_cover_the_settings_table():
+  known = set(credits.CHOICES) | set(credits.RANGES)
+  for name in SCHEMES:
+    assert set(credits._keys(credits.load(name))) <= known
+  assert credits.CHOICES['mode'] == segments.MODES
