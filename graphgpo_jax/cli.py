@@ -1,4 +1,4 @@
-"""The command line: python -m graphgpo_jax credit | stats | draw."""
+"""The command line: python -m graphgpo_jax credit | stats | draw | play."""
 
 import argparse
 import ast
@@ -62,6 +62,11 @@ def _parser():
   _add_scheme_options(draw)
   draw.add_argument('--compare', help='schemes, separated by commas')
   draw.add_argument('--out', required=True, help='picture: png, svg or pdf')
+  play = command('play', _play, 'show what a trained policy does')
+  play.add_argument('--checkpoint', required=True, help='folder of a run')
+  play.add_argument('--episodes', type=int, default=3, help='held-out tasks')
+  play.add_argument('--first', type=int, default=0, help='first task')
+  play.add_argument('--greedy', action='store_true', help='likeliest actions')
   return parser
 
 
@@ -170,3 +175,30 @@ def _draw(options):
   }
   figure = plots.credit_graph(steps, task, results, title=f'task {ids[task]}')
   plots.save(figure, options.out)
+
+
+def _play(options):
+  import jax
+  import ml_collections
+
+  from graphgpo_jax import checkpoint, evaluate, setup
+
+  folder = os.path.join(options.checkpoint, 'checkpoints')
+  position, record = checkpoint.read_record(folder)
+  run, state = setup.build(ml_collections.ConfigDict(record['config']))
+  with checkpoint.open_checkpoints(folder) as manager:
+    params = checkpoint.restore_params(manager, position, state)
+  state = state.replace(params=params)
+  policy = setup.policy(
+    run,
+    state,
+    temperature=run.config.sampling.temperature,
+    greedy=options.greedy,
+  )
+  count = run.panel.num_tasks
+  if not 0 < options.first + options.episodes <= count or options.first < 0:
+    raise CommandError(f'--first, --episodes: the panel has {count} tasks')
+  for task in range(options.first, options.first + options.episodes):
+    key = jax.random.fold_in(run.key, task)
+    for text in evaluate.play(policy, run.panel, task, key):
+      print(text, end='\n\n')

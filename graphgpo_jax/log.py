@@ -61,12 +61,20 @@ def columns(rows) -> dict[str, list]:
     if len(set(lengths.values())) > 1:
       raise ValueError(f'columns of unequal length: {lengths}')
     return check_types(table)
-  table = {k: [] for k in (*FIELDS, 'cost')}
-  for index, row in enumerate(rows):
-    if not isinstance(row, Mapping):
-      row = {k: getattr(row, k) for k in KNOWN if hasattr(row, k)}
-    check_fields(row, index)
-    append(table, row)
+  rows = list(rows)
+  if not all(issubclass(kind, Mapping) for kind in set(map(type, rows))):
+    names = [k for k in KNOWN if hasattr(rows[0], k)]
+    check_fields(dict.fromkeys(names), 0)
+    return check_types({k: [getattr(row, k) for row in rows] for k in names})
+  try:
+    table = {k: [row[k] for row in rows] for k in FIELDS}
+    extra = max(map(len, rows), default=0) > len(FIELDS)
+  except KeyError:
+    table, extra = {}, True
+  if extra:
+    for index, row in enumerate(rows):
+      check_fields(row, index)
+    table['cost'] = [row.get('cost', 1.0) for row in rows]
   return check_types(table)
 
 
@@ -100,10 +108,11 @@ def check_types(table: dict[str, list]) -> dict[str, list]:
   }
   table = {'cost': [1.0] * len(table['task']), **table}
   for name, (types, words) in kinds.items():
-    if any(issubclass(t, np.generic) for t in set(map(type, table[name]))):
-      table[name] = [
-        x.item() if isinstance(x, np.generic) else x for x in table[name]
-      ]
+    if set(map(type, table[name])) <= types:
+      continue
+    table[name] = [
+      x.item() if isinstance(x, np.generic) else x for x in table[name]
+    ]
     if not set(map(type, table[name])) <= types:
       bad = next(i for i, x in enumerate(table[name]) if type(x) not in types)
       raise LogError(bad, name, table[name][bad], words)

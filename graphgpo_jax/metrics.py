@@ -1,7 +1,17 @@
 """Numbers that describe rollouts and training, and where they are written."""
 
-import numpy as np
+import json
+import os
+import pathlib
+import time
 
+import jax
+import numpy as np
+import rich.console
+import rich.progress
+import tensorboardX
+
+from graphgpo_jax.log import atomic_write
 from graphgpo_jax.segments import TIE
 from graphgpo_jax.states import Steps
 
@@ -95,3 +105,144 @@ def graph_statistics(steps: Steps, results: dict) -> dict:
 
 def _share(values, among):
   return float(values[among].mean()) if among.any() else None
+
+
+class Clock:
+  """Seconds since the last stop, by name."""
+
+  def __init__(self):
+    self.seconds, self._last = {}, time.perf_counter()
+
+  def stop(self, name: str) -> None:
+    """Books the time since the last stop under seconds_NAME."""
+    now = time.perf_counter()
+    self.seconds[f'seconds_{name}'] = now - self._last
+    self._last = now
+
+
+def summarise_updates(steps: list[dict]) -> dict:
+  """Metrics of the optimizer steps of one iteration: their means.
+
+  'ratio_error_first' is that of the first step, where the policy still is the
+  one that sampled: it shows how far scoring is from sampling.
+  """
+  means = {
+    name: float(np.mean([values[name] for values in steps]))
+    for name in steps[0]
+  }
+  first = float(steps[0]['ratio_error'])
+  return means | {'ratio_error_first': first, 'optimizer_steps': len(steps)}
+
+
+class CompileCount:
+  """Counts the programs that jax compiles while it lives."""
+
+  def __init__(self):
+    self.count = 0
+    jax.monitoring.register_event_duration_secs_listener(self._hear)
+
+  def _hear(self, event, duration, **_):
+    del duration
+    self.count += event == '/jax/core/compile/backend_compile_duration'
+
+
+class MetricsWriter:
+  """Rows of a run, to JSONL and TensorBoard; a run that resumes goes on.
+
+  Args:
+    folder: of the run; rows go to metrics.jsonl.
+    position: rows of this position and later are dropped first: they come from
+      work that was lost, and will be done again.
+  """
+
+  def __init__(self, folder: str | os.PathLike, *, position: int = 0):
+    self.path = pathlib.Path(folder) / 'metrics.jsonl'
+    self.path.parent.mkdir(parents=True, exist_ok=True)
+    kept = [
+      row for row in read_metrics(self.path) if row['position'] < position
+    ]
+    with atomic_write(self.path) as file:
+      file.writelines(json.dumps(row) + '\n' for row in kept)
+    self._file = self.path.open('a')
+    self._board = tensorboardX.SummaryWriter(
+      str(self.path.parent / 'tensorboard'), purge_step=position
+    )
+
+  def write(self, row: dict) -> None:
+    """Adds a row with a 'position'."""
+    self._file.write(json.dumps(row) + '\n')
+    self._file.flush()
+    for name, value in row.items():
+      if isinstance(value, int | float) and name != 'position':
+        self._board.add_scalar(name, value, row['position'])
+
+  def close(self) -> None:
+    """Writes what is left."""
+    self._file.close()
+    self._board.close()
+
+
+def read_metrics(path: str | os.PathLike) -> list[dict]:
+  """Rows of metrics.jsonl; a last line cut short by a crash is left out."""
+  if not os.path.exists(path):
+    return []
+  rows = []
+  for line in pathlib.Path(path).read_text().splitlines():
+    try:
+      rows.append(json.loads(line))
+    except json.JSONDecodeError:
+      break
+  return rows
+
+
+class Display:
+  """Progress of a run: a live bar on a terminal, plain lines elsewhere."""
+
+  def __init__(self, title: str, *, total: int, done: int = 0):
+    self._total, self._title = total, title
+    console = rich.console.Console()
+    self._bar = None
+    if console.is_terminal:
+      self._bar = rich.progress.Progress(
+        '[progress.description]{task.description}',
+        rich.progress.BarColumn(),
+        rich.progress.MofNCompleteColumn(),
+        '{task.fields[state]}',
+        rich.progress.TimeElapsedColumn(),
+        'left',
+        rich.progress.TimeRemainingColumn(),
+        console=console,
+      )
+      self._task = self._bar.add_task(
+        title, total=total, completed=done, state=''
+      )
+      self._bar.start()
+
+  def show(self, row: dict) -> None:
+    """Shows a row of metrics."""
+    shown = {
+      'success': 'success',
+      'panel_success': 'held-out',
+      'loss': 'loss',
+      'seconds': 's',
+    }
+    state = '  '.join(
+      f'{words} {row[name]:.3f}' for name, words in shown.items() if name in row
+    )
+    if self._bar:
+      self._bar.update(self._task, advance=1, state=state)
+    else:
+      number = row['position'] + 1
+      print(f'{row["phase"]} {number}/{self._total}  {state}', flush=True)
+
+  def say(self, words: str) -> None:
+    """A line beside the bar."""
+    if self._bar:
+      self._bar.console.print(words, highlight=False, markup=False)
+    else:
+      print(words, flush=True)
+
+  def close(self) -> None:
+    """Leaves the bar as it is."""
+    if self._bar:
+      self._bar.stop()

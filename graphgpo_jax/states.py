@@ -174,15 +174,18 @@ def _check_order(arrays, last, order, attempt):
 
 def _intern_keys(table, task, order, success):
   """Task-local numbers of states and of (state, action) pairs."""
-  states, actions, nexts = ([table[k][i] for i in order] for k in TEXTS)
+  rows, won = order.tolist(), success.tolist()
+  states, actions, nexts = ([table[k][i] for i in rows] for k in TEXTS)
   bounds = np.append(np.flatnonzero(np.diff(task, prepend=-1)), len(task))
   state, after, action = np.zeros((3, len(task)), np.int64)
   texts = []
   for low, high in itertools.pairwise(bounds.tolist()):
     nodes = defaultdict(itertools.count(1).__next__)
     here = list(map(nodes.__getitem__, states[low:high]))
-    going = [i for i in range(low, high) if not success[i]]
-    after[going] = [nodes[nexts[i]] for i in going]
+    after[low:high] = [
+      0 if goal else nodes[text]
+      for goal, text in zip(won[low:high], nexts[low:high])
+    ]
     state[low:high] = here
     pairs = defaultdict(itertools.count().__next__)
     both = zip(here, actions[low:high])
@@ -206,16 +209,32 @@ def power_of_two(number: int) -> int:
   return 1 << max(int(number) - 1, 0).bit_length()
 
 
+def select(steps: Steps, tasks: np.ndarray) -> Steps:
+  """The steps of some tasks (numbers, ascending), which are renumbered."""
+  place = np.full(len(steps.tasks), -1)
+  place[tasks] = np.arange(len(tasks))
+  kept = place[steps.task] >= 0
+  fields = {
+    name: value[kept]
+    for name, value in vars(steps).items()
+    if isinstance(value, np.ndarray)
+  }
+  return Steps(
+    **(fields | {'task': place[fields['task']]}),
+    tasks=[steps.tasks[task] for task in tasks],
+    texts=[steps.texts[task] for task in tasks],
+  )
+
+
 def pad(
-  steps: Steps, *, shapes: Sequence[int | None] = (None,) * 4, tasks=None
+  steps: Steps, *, shapes: Sequence[int | None] = (None,) * 4
 ) -> Rollouts:
-  """Steps of the given tasks (numbers; all if None) as one padded batch.
+  """Steps as one padded batch.
 
   Raises:
     ValueError: the steps do not fit the shapes (B, M, T, K).
   """
-  tasks = np.arange(len(steps.tasks)) if tasks is None else np.asarray(tasks)
-  need = (len(tasks), *steps.sizes()[tasks].max(0).tolist())
+  need = (len(steps.tasks), *steps.sizes().max(0).tolist())
   smallest = (*need[:3], power_of_two(need[3]))
   shapes = tuple(s if s is not None else n for s, n in zip(shapes, smallest))
   if any(s < n for s, n in zip(shapes, need)):
@@ -223,20 +242,16 @@ def pad(
       'rollouts do not fit: (tasks, attempts, steps, nodes) are '
       f'{need}, the shapes {shapes}'
     )
-  place = np.full(len(steps.tasks), -1)
-  place[tasks] = np.arange(len(tasks))
-  kept = np.flatnonzero(place[steps.task] >= 0)
-  at = (place[steps.task[kept]], steps.attempt[kept], steps.step[kept])
+  at = (steps.task, steps.attempt, steps.step)
 
   def padded(values, dtype, fill=0):
     array = np.full(shapes[:3], fill, dtype)
-    array[at] = values[kept]
+    array[at] = values
     return array
 
-  mask = padded(np.ones_like(steps.last), bool)
-  ends = kept[steps.last[kept]]
+  mask = padded(True, bool, False)
   cut = np.zeros(shapes[:2], bool)
-  cut[place[steps.task[ends]], steps.attempt[ends]] = steps.truncated[ends]
+  cut[steps.task[steps.truncated], steps.attempt[steps.truncated]] = True
   return Rollouts(
     state=padded(steps.state, np.int32),
     next_state=padded(steps.next_state, np.int32),
@@ -248,7 +263,7 @@ def pad(
     mask=mask,
     credited=mask,
     truncated=cut,
-    episode_return=_sums(steps.reward[kept], at, shapes[:2]),
+    episode_return=_sums(steps.reward, at, shapes[:2]),
     row=padded(steps.row, np.int32, -1),
     num_nodes=shapes[3],
   )

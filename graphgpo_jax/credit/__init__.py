@@ -210,20 +210,34 @@ def credit_steps(steps: states.Steps, credit_fn: CreditFn) -> dict:
 
   Tasks are put into buckets by powers of two of (M, T, K), so that one long
   attempt does not pad all the others.
+
+  Raises:
+    ValueError: an advantage is not finite.
   """
-  size = len(steps.row)
-  results = {
-    'advantage': np.zeros(size, np.float32),
-    'distance': np.zeros(size, np.float32),
-    'next_distance': np.zeros(size, np.float32),
-    'reachable': np.zeros(size, bool),
-  }
+  results = {}
   for tasks, shapes in _buckets(steps.sizes()):
-    rollouts = states.pad(steps, tasks=tasks, shapes=shapes)
+    rollouts = states.pad(states.select(steps, tasks), shapes=shapes)
     answer = credit(rollouts, credit_fn=credit_fn)
-    for name, values in answer.items():
-      values = np.asarray(values)
-      results[name][rollouts.row[rollouts.mask]] = values[rollouts.mask]
+    for name, values in in_row_order(rollouts, answer, len(steps.row)).items():
+      if name in results:
+        results[name] += values
+      else:
+        results[name] = values
+  return results
+
+
+def in_row_order(rollouts: Rollouts, answer: dict, size: int) -> dict:
+  """Results [B, M, T] of `credit` as [size], 0 for rows that are not there.
+
+  Raises:
+    ValueError: an advantage is not finite.
+  """
+  mask = np.asarray(rollouts.mask)
+  row = np.asarray(rollouts.row)[mask]
+  results = {}
+  for name, values in jax.device_get(answer).items():
+    results[name] = np.zeros(size, values.dtype)
+    results[name][row] = values[mask]
   finite = np.isfinite(results['advantage'])
   if not finite.all():
     raise ValueError(f'advantage of row {np.argmin(finite)} is not finite')

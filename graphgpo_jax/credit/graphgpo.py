@@ -68,7 +68,7 @@ def advantages(
   )
   groups = segments.state_segments(rollouts)
   power = _exponents(rollouts, graph, exponent)
-  penalty = jnp.zeros_like(power)
+  penalty = 0.0
   if invalid_action_penalty_in_step:
     penalty = invalid_action_penalty / success_reward * ~rollouts.valid
   if mode == 'mean_std_norm' and eps == 0:
@@ -109,5 +109,7 @@ def _rescale(power, penalty, omega, groups):
   best = jnp.where(mask, best[segment].reshape(power.shape), 0.0)
   excess = jnp.maximum(power - best, 0.0)
   excess = jnp.where(excess <= segments.TIE * jnp.maximum(1.0, best), 0, excess)
+  if isinstance(penalty, float):  # none
+    return excess, penalty
   growth = jnp.minimum(omega ** (-best), 1e12)
   return excess, jnp.minimum(penalty * growth, 1e12)

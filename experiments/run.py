@@ -1,0 +1,54 @@
+"""Runs an experiment config, with overrides.
+
+  python experiments/run.py --config experiments/configs/sokoban_tiny.py \\
+      --config.credit.omega=0.2 --config.run_dir=runs/mine
+  python experiments/run.py ... --resume
+"""
+
+import sys
+
+from absl import app, flags
+from ml_collections import config_flags
+
+from graphgpo_jax import config as configs
+from graphgpo_jax.train import train
+
+CONFIG = config_flags.DEFINE_config_file('config', None, 'FILE[:ARGUMENT]')
+RESUME = flags.DEFINE_bool('resume', False, 'go on from the last checkpoint')
+CHANGED = flags.DEFINE_bool(
+  'allow_changed_config', False, 'resume although the config is another one'
+)
+
+
+def main(_):
+  """Trains, and turns what the user can mend into one line and exit code 2."""
+  try:
+    train(
+      CONFIG.value,
+      resume=RESUME.value,
+      allow_changed_config=CHANGED.value,
+    )
+  except (ValueError, OSError) as problem:
+    fail(problem)
+
+
+def fail(problem):
+  """Says what is wrong and leaves."""
+  print(f'error: {str(problem).splitlines()[0]}', file=sys.stderr)
+  sys.exit(2)
+
+
+def parse(arguments):
+  """Flags, after a look at the keys: absl does not name the nearest."""
+  try:
+    configs.check_overrides(arguments)
+    rest = flags.FLAGS(arguments)
+    if CONFIG.value is None:
+      raise ValueError('--config: missing, allowed: FILE[:ARGUMENT]')
+    return rest
+  except (flags.Error, ValueError, TypeError, OSError) as problem:
+    fail(problem)
+
+
+if __name__ == '__main__':
+  app.run(main, flags_parser=parse)

@@ -1,0 +1,163 @@
+"""Checkpoints: arrays by Orbax, everything else as JSON beside them."""
+
+import pathlib
+
+import jax
+import orbax.checkpoint as ocp
+
+from graphgpo_jax import config as configs
+
+KEPT = 2  # the last good one survives a failure while the next is written
+
+
+def open_checkpoints(folder: str) -> ocp.CheckpointManager:
+  """The checkpoints of a run; saving is done when `save` returns."""
+  return ocp.CheckpointManager(
+    pathlib.Path(folder).resolve(),
+    options=ocp.CheckpointManagerOptions(
+      max_to_keep=KEPT, enable_async_checkpointing=False
+    ),
+  )
+
+
+def save(
+  manager: ocp.CheckpointManager, position: int, arrays, record: dict
+) -> None:
+  """Writes a checkpoint, then removes the oldest.
+
+  Args:
+    position: number of the checkpoint; larger is later.
+    arrays: a pytree of dicts.
+    record: what JSON can hold.
+
+  Raises:
+    OSError: it can't be written; earlier checkpoints are as they were.
+  """
+  try:
+    manager.save(
+      position,
+      args=ocp.args.Composite(
+        arrays=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(record)
+      ),
+      force=True,
+    )
+    manager.wait_until_finished()
+  except Exception as problem:
+    reason = str(problem).strip().splitlines() or [type(problem).__name__]
+    last = manager.latest_step()
+    raise OSError(
+      f'{manager.directory}: checkpoint {position} was not saved: {reason[0]}; '
+      f'the last good one is {last}'
+    ) from problem
+
+
+def read_record(folder: str, position: int | None = None) -> tuple[int, dict]:
+  """Position and record of a checkpoint, the latest unless told.
+
+  Raises:
+    FileNotFoundError: there is none.
+  """
+  if not pathlib.Path(folder).is_dir():
+    raise FileNotFoundError(f'{folder}: no checkpoints here')
+  with open_checkpoints(folder) as manager:
+    position = manager.latest_step() if position is None else position
+    if position is None:
+      raise FileNotFoundError(f'{folder}: no finished checkpoint here')
+    args = ocp.args.Composite(record=ocp.args.JsonRestore())
+    return position, manager.restore(position, args=args)['record']
+
+
+def restore(manager: ocp.CheckpointManager, position: int, like):
+  """Arrays of a checkpoint, in the shapes, types and shardings of `like`.
+
+  Raises:
+    ValueError: the checkpoint holds another model; names one difference.
+  """
+  abstract = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like
+  )
+  found = manager.item_metadata(position)['arrays']
+  _check_same(found, abstract, manager.directory)
+  args = ocp.args.Composite(arrays=ocp.args.StandardRestore(abstract))
+  return manager.restore(position, args=args)['arrays']
+
+
+def _check_same(found, expected, folder):
+  def table(tree):
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {
+      jax.tree_util.keystr(path, simple=True, separator='/'): tuple(leaf.shape)
+      for path, leaf in leaves
+    }
+
+  found, expected = table(found), table(expected)
+  for name in sorted(found.keys() | expected.keys()):
+    if found.get(name) != expected.get(name):
+      raise ValueError(
+        f'{folder}: a checkpoint of another model: {name} is '
+        f'{found.get(name, "absent")}, expected '
+        f'{expected.get(name, "nothing")}'
+      )
+
+
+def frozen(config, state):
+  """A copy of the parameters that no update gives away; None without KL."""
+  if not config.loss.kl_coefficient:
+    return None
+  return jax.tree.map(lambda x: x.copy(), state.params)
+
+
+def _arrays(state, reference):
+  arrays = {
+    'params': state.params,
+    'opt_state': dict(enumerate(jax.tree.leaves(state.opt_state))),
+    'step': state.step,
+  }
+  arrays['opt_state'] = {str(k): v for k, v in arrays['opt_state'].items()}
+  return arrays | ({} if reference is None else {'reference': reference})
+
+
+def save_run(manager, position, state, reference, cursor, config) -> None:
+  """Saves all that a run needs to go on at a position; see `save`."""
+  record = {
+    'position': position,
+    'cursor': cursor,
+    'config': config.to_dict(),
+  }
+  save(manager, position, _arrays(state, reference), record)
+
+
+def begin(config, manager, state, *, resume, allow_changed_config):
+  """Where a run starts or goes on: position, state, reference, task cursor.
+
+  Args:
+    state: a fresh state, of the shapes and shardings that are wanted.
+
+  Raises:
+    ValueError: run_dir holds a run and resume is off, or one that does not fit.
+  """
+  folder = config.run_dir
+  last = manager.latest_step()
+  if not resume:
+    leftover = pathlib.Path(folder) / 'metrics.jsonl'
+    if last is not None or leftover.exists():
+      raise ValueError(
+        f'{folder}: holds a run already; resume it, or take another run_dir'
+      )
+  if last is None:
+    return 0, state, frozen(config, state), 0
+  _, record = read_record(str(manager.directory), last)
+  changed = configs.differences(record['config'], config.to_dict())
+  if changed and not allow_changed_config:
+    raise ValueError(
+      f'{folder}: the config is not that of the run: {"; ".join(changed)}'
+    )
+  like = _arrays(state, frozen(config, state))
+  arrays = restore(manager, last, like)
+  leaves = [arrays['opt_state'][str(i)] for i in range(len(like['opt_state']))]
+  state = state.replace(
+    params=arrays['params'],
+    opt_state=jax.tree.unflatten(jax.tree.structure(state.opt_state), leaves),
+    step=arrays['step'],
+  )
+  return last, state, arrays.get('reference'), record['cursor']

@@ -1,0 +1,175 @@
+"""Configs: Python files with get_config(arg); checked whole before any work."""
+
+import difflib
+import importlib.util
+import json
+import math
+import pathlib
+
+import ml_collections
+
+from graphgpo_jax.loss import AGGREGATIONS, ESTIMATORS
+
+POSITIVE = (int, lambda x: x > 0, 'an integer > 0')
+COUNT = (int, lambda x: x >= 0, 'an integer >= 0')
+ABOVE = (float, lambda x: x > 0, 'a number > 0')
+NOT_BELOW = (float, lambda x: x >= 0, 'a number >= 0')
+FRACTION = (float, lambda x: 0 <= x < 1, 'a number in [0, 1)')
+FLAG = (bool, lambda x: True, 'True or False')
+TEXT = (str, lambda x: bool(x), 'a text')
+FREE = None  # a section whose keys belong to somebody else, who checks them
+
+
+def _one_of(names):
+  return str, lambda x: x in names, ', '.join(names)
+
+
+SCHEMA = {
+  'seed': COUNT,
+  'run_dir': TEXT,
+  'updates': COUNT,
+  'env.factory': TEXT,  # package.file:function
+  'env.settings': FREE,  # keywords of the factory for both splits
+  'env.train': FREE,  # and for each of them
+  'env.panel': FREE,
+  'model': FREE,  # DecoderConfig without vocab_size
+  'sampling.temperature': ABOVE,
+  'sampling.prompt_length': POSITIVE,
+  'sampling.max_new_tokens': POSITIVE,
+  'batch.tasks': POSITIVE,
+  'batch.attempts': POSITIVE,
+  'batch.mini_batch_rows': POSITIVE,
+  'batch.micro_batches': POSITIVE,
+  'batch.resample_retries': COUNT,  # > 0 turns dynamic sampling on
+  'credit.scheme': TEXT,
+  'credit.preset': (str | None, lambda x: True, 'a text or None'),
+  'credit': FREE,  # other keys: settings of the scheme
+  'loss.clip_low': FRACTION,
+  'loss.clip_high': NOT_BELOW,
+  'loss.kl_coefficient': NOT_BELOW,
+  'loss.kl_estimator': _one_of(ESTIMATORS),
+  'loss.entropy_coefficient': NOT_BELOW,
+  'loss.aggregation': _one_of(AGGREGATIONS),
+  'loss.fixed_length': POSITIVE,
+  'optimizer.learning_rate': NOT_BELOW,
+  'optimizer.warmup_steps': COUNT,
+  'optimizer.b1': FRACTION,
+  'optimizer.b2': FRACTION,
+  'optimizer.weight_decay': NOT_BELOW,
+  'optimizer.max_grad_norm': ABOVE,
+  'warm_start.steps': COUNT,
+  'warm_start.tasks': POSITIVE,
+  'warm_start.rows': POSITIVE,
+  'warm_start.learning_rate': NOT_BELOW,
+  'evaluation.every': POSITIVE,
+  'evaluation.tasks': POSITIVE,
+  'evaluation.temperature': ABOVE,
+  'checkpoint.every': POSITIVE,
+  'mesh.data': (int, lambda x: x > 0 or x == -1, 'an integer > 0, or -1'),
+  'mesh.fsdp': POSITIVE,
+  'mesh.tensor': POSITIVE,
+}
+MAY_CHANGE = ('run_dir', 'updates')  # between a run and its continuation
+
+
+def load(path: str, argument: str | None = None) -> ml_collections.ConfigDict:
+  """get_config(argument) of a config file.
+
+  Raises:
+    ValueError: no such file, or it has no get_config.
+  """
+  path = pathlib.Path(path)
+  if not path.is_file():
+    raise ValueError(f'config: no file {path}')
+  spec = importlib.util.spec_from_file_location(path.stem, path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  if not hasattr(module, 'get_config'):
+    raise ValueError(f'{path}: has no function get_config')
+  return module.get_config(*([argument] if argument else []))
+
+
+def check(config: ml_collections.ConfigDict) -> None:
+  """Raises ValueError for a missing, unknown, mistyped or impossible value."""
+  found = flatten(config.to_dict())
+  free = tuple(f'{key}.' for key, rule in SCHEMA.items() if rule is None)
+  for key in found:
+    if key not in SCHEMA and not key.startswith(free):
+      raise ValueError(f'config.{key}: unknown{_nearest(key)}')
+  for key, rule in SCHEMA.items():
+    if rule is None:
+      continue
+    if key not in found:
+      raise ValueError(f'config.{key}: missing, allowed: {rule[2]}')
+    kind, holds, words = rule
+    value = found[key]
+    typed = isinstance(value, float | int if kind is float else kind)
+    if kind is not bool:
+      typed &= not isinstance(value, bool)
+    finite = not isinstance(value, float) or math.isfinite(value)
+    if not (typed and finite and holds(value)):
+      raise ValueError(f'config.{key}: found {value!r}, allowed: {words}')
+  rows, parts = config.batch.mini_batch_rows, config.batch.micro_batches
+  if rows % parts:
+    raise ValueError(
+      f'config.batch.micro_batches: found {parts}, allowed: a divisor of '
+      f'mini_batch_rows = {rows}'
+    )
+  if config.batch.attempts < 2:
+    raise ValueError(
+      'config.batch.attempts: found 1, allowed: an integer > 1, or there is '
+      'nothing to compare'
+    )
+
+
+def flatten(tree: dict, prefix: str = '') -> dict:
+  """Nested dict -> dotted keys."""
+  flat = {}
+  for key, value in tree.items():
+    if isinstance(value, dict):
+      flat |= flatten(value, f'{prefix}{key}.')
+    else:
+      flat[prefix + key] = value
+  return flat
+
+
+def _nearest(key, keys=tuple(SCHEMA)):
+  near = difflib.get_close_matches(key, keys, 1)
+  return f'; did you mean config.{near[0]}?' if near else ''
+
+
+def check_overrides(arguments: list[str]) -> None:
+  """Looks up the keys of --config.KEY=VALUE in the file of --config.
+
+  Raises:
+    ValueError: an unknown key; names the nearest.
+  """
+  prefix = '--config'
+  pairs = zip(arguments, [*arguments[1:], ''])
+  names = [
+    value if argument == prefix else argument.partition('=')[2]
+    for argument, value in pairs
+    if argument == prefix or argument.startswith(f'{prefix}=')
+  ]
+  keys = [
+    argument.removeprefix(f'{prefix}.').partition('=')[0]
+    for argument in arguments
+    if argument.startswith(f'{prefix}.')
+  ]
+  if not names:
+    return
+  path, _, argument = names[-1].partition(':')
+  known = tuple(flatten(load(path, argument).to_dict()))
+  for key in keys:
+    if key not in known:
+      raise ValueError(f'config.{key}: unknown{_nearest(key, known)}')
+
+
+def differences(old: dict, new: dict) -> list[str]:
+  """Keys in which two configs differ, as JSON sees them, but for MAY_CHANGE."""
+  old, new = (flatten(json.loads(json.dumps(x))) for x in (old, new))
+  return [
+    f'{key}: {old.get(key)!r} -> {new.get(key)!r}'
+    for key in sorted(old.keys() | new.keys())
+    if old.get(key) != new.get(key) and key not in MAY_CHANGE
+  ]

@@ -1,0 +1,127 @@
+"""What an environment is to the rest of the package: a batch of text slots.
+
+A task is one fixed start, named by its index; a slot plays one attempt at a
+task. Everything is text on the host: the states become integers later, once.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+
+class Observation(NamedTuple):
+  """What one slot shows.
+
+  Attributes:
+    text: what the model is shown of the current state.
+    key: the state's name in the graph; within a task two keys are equal if
+      and only if the states are the same.
+    admissible: the actions the environment offers in this state; never empty
+      before the end.
+  """
+
+  text: str
+  key: str
+  admissible: tuple[str, ...]
+
+
+class Outcome(NamedTuple):
+  """What one action did to one slot.
+
+  Attributes:
+    observation: the state after the action, also after the last one.
+    reward: the environment's own, without any penalty for invalid actions.
+    terminal: the environment ended the attempt, with or without success.
+    truncated: the step limit ended it. Never set together with `terminal`,
+      which wins where both apply.
+    success: the goal was reached; set on the last step only. It is a flag of
+      its own, because rewards above 0 exist without success.
+    valid: the action was one the environment knows. An invalid one takes a
+      step of time and moves nothing.
+  """
+
+  observation: Observation
+  reward: float
+  terminal: bool
+  truncated: bool
+  success: bool
+  valid: bool
+
+
+@runtime_checkable
+class Environment(Protocol):
+  """A batch of slots that play attempts at tasks.
+
+  Attributes:
+    max_steps: steps after which an attempt is truncated.
+    num_tasks: tasks are 0 .. num_tasks - 1.
+    alphabet: every character of prompts and replies, for a character
+      tokenizer; empty where the texts are free.
+  """
+
+  max_steps: int
+  num_tasks: int
+  alphabet: str
+
+  def reset(self, tasks: Sequence[int]) -> list[Observation]:
+    """Starts one slot per entry and forgets the slots of before.
+
+    Args:
+      tasks: task index of slots 0..n-1. The attempts at one task repeat its
+        index and start identical.
+
+    Returns:
+      The first observation of every slot.
+
+    Raises:
+      IndexError: an index names no task.
+    """
+
+  def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Outcome]:
+    """Plays one action in each of the named slots; the others stand still.
+
+    Args:
+      slots: distinct slot numbers, in any order.
+      actions: one per slot, as `parse` returned it. Any text is allowed:
+        what is no action is played as an invalid one.
+
+    Returns:
+      One outcome per named slot, in the order of `slots`.
+
+    Raises:
+      RuntimeError: a slot has finished; the message names it.
+      IndexError: a number names no slot.
+      ValueError: a slot is named twice, or the lengths differ.
+    """
+
+  def prompt(
+    self,
+    history: Sequence[tuple[Observation, str]],
+    observation: Observation,
+  ) -> str:
+    """The words shown to the model.
+
+    Args:
+      history: the earlier (observation, action) of this attempt, oldest
+        first; the environment uses as much of it as it needs.
+      observation: the current one.
+    """
+
+  def parse(self, reply: str) -> tuple[str, bool]:
+    """Reads the model's reply; never raises, whatever the text.
+
+    Returns:
+      (action, valid). Without an action in it the reply itself is returned,
+      unchanged, with False; `step` still takes it.
+    """
+
+  def reply(self, action: str) -> str:
+    """A reply that `parse` reads as the action, for a supervised warm start."""
+
+  def task_name(self, index: int) -> str:
+    """A name of the task that is the same in every run, for the log."""
+
+  def solution(self, index: int) -> list[str]:
+    """Expert actions from the start to success, for a supervised warm start.
+
+    Optional: an environment without an expert raises NotImplementedError.
+    """

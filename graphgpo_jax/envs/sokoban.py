@@ -1,0 +1,244 @@
+"""Sokoban: push every box onto a target; all slots step together in numpy.
+
+Rewards are those of gym-sokoban (github.com/mpSchrader/gym-sokoban): -0.1 per
+step, +1 for a box put on a target, -1 for one taken off, +10 for solving.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from graphgpo_jax.envs.base import Observation, Outcome
+from graphgpo_jax.envs.sokoban_levels import (
+  ACTIONS,
+  SYMBOLS,
+  Level,
+  Levels,
+  draw,
+  make_levels,
+  solve,
+)
+
+STEP_REWARD = -0.1
+BOX_REWARD = 1.0
+SOLVED_REWARD = 10.0
+
+_SEPARATOR = '>'
+_LETTERS = {action[0]: action for action in ACTIONS}
+_WORDS = _LETTERS | {action: action for action in ACTIONS}
+_CODES = {action: code for code, action in enumerate(ACTIONS)}
+
+# All characters of compact prompts and answers, for a character tokenizer.
+ALPHABET = SYMBOLS + _SEPARATOR + ''.join(_LETTERS)
+
+
+class Sokoban:
+  """Sokoban as an `Environment`; the tasks are the given levels.
+
+  Success is the flag "all boxes on targets". A move into a wall or against a
+  blocked box is valid and moves nothing. The text of an observation has H
+  rows of W symbols: # wall, _ floor, O target, X box, P player, √ box on
+  target, S player on target. Its key names the cells (row * W + column) of
+  player and boxes; walls and targets are the task's.
+  """
+
+  alphabet = ALPHABET
+
+  def __init__(
+    self, levels: Levels, *, max_steps: int = 15, prompt_style: str = 'compact'
+  ):
+    """Keeps the levels; `reset` starts slots.
+
+    Args:
+      levels: the tasks, see sokoban_levels.
+      max_steps: steps after which an attempt is truncated.
+      prompt_style: 'compact', the room's symbols without line breaks and '>',
+        answered by one letter: one token per cell for a character tokenizer.
+
+    Raises:
+      ValueError: an unknown prompt style or a step limit below 1.
+    """
+    if prompt_style != 'compact':
+      raise ValueError(f"prompt_style is {prompt_style!r}, not 'compact'")
+    if max_steps < 1:
+      raise ValueError(f'max_steps is {max_steps}, less than 1')
+    self.max_steps = max_steps
+    self.levels = levels
+    self.num_tasks = len(levels)
+    width = levels.walls.shape[2]
+    # The last entry is the invalid action, which moves by nothing.
+    self._offsets = np.array([-width, width, -1, 1, 0])
+    self._walls = levels.walls.reshape(len(levels), -1)
+    self._targets = levels.targets.reshape(len(levels), -1)
+    self.reset([])
+
+  def reset(self, tasks: Sequence[int]) -> list[Observation]:
+    """Starts one slot per task index, see `Environment`."""
+    for task in tasks:
+      self._check_task(task)
+    self._tasks = np.array(tasks, np.int64)
+    self._boxes = self.levels.boxes.reshape(self._walls.shape)[self._tasks]
+    self._player = self.levels.player[self._tasks]
+    self._steps = np.zeros(len(tasks), np.int64)
+    self._finished = np.zeros(len(tasks), bool)
+    return self._observe(np.arange(len(tasks)))
+
+  def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Outcome]:
+    """Plays one action in each named slot, see `Environment`."""
+    self._check_slots(slots, actions)
+    slots = np.array(slots, np.int64)
+    codes = np.array([_CODES.get(action, -1) for action in actions], int)
+    gain = self._move(slots, self._offsets[codes])
+    self._steps[slots] += 1
+    targets = self._targets[self._tasks[slots]]
+    solved = (self._boxes[slots] <= targets).all(1)
+    truncated = ~solved & (self._steps[slots] >= self.max_steps)
+    self._finished[slots] = solved | truncated
+    reward = STEP_REWARD + BOX_REWARD * gain + SOLVED_REWARD * solved
+    return [
+      Outcome(observation, *values)
+      for observation, *values in zip(
+        self._observe(slots),
+        reward.tolist(),
+        solved.tolist(),
+        truncated.tolist(),
+        solved.tolist(),
+        (codes >= 0).tolist(),
+      )
+    ]
+
+  def prompt(
+    self,
+    history: Sequence[tuple[Observation, str]],
+    observation: Observation,
+  ) -> str:
+    """The room without line breaks and '>'; it shows all, so no history."""
+    del history
+    return observation.text.replace('\n', '') + _SEPARATOR
+
+  def parse(self, reply: str) -> tuple[str, bool]:
+    """Reads u, d, l, r or the full word, in any case, see `Environment`."""
+    action = _WORDS.get(reply.strip().lower())
+    return (reply, False) if action is None else (action, True)
+
+  def reply(self, action: str) -> str:
+    """The action's letter."""
+    return action[0]
+
+  def task_name(self, index: int) -> str:
+    """The level's name, which says how to draw it again."""
+    self._check_task(index)
+    return self.levels.names[index]
+
+  def solution(self, index: int) -> list[str]:
+    """The actions of a shortest solution."""
+    self._check_task(index)
+    return solve(self.levels[index])
+
+  def _move(self, slots: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Moves players and boxes; returns [n] boxes put on targets less off."""
+    tasks, player = self._tasks[slots], self._player[slots]
+    ahead = player + offsets
+    wall = self._walls[tasks, ahead]
+    # Behind a wall there may be no cell; nobody is pushed there.
+    beyond = np.where(wall, ahead, ahead + offsets)
+    box = self._boxes[slots, ahead]
+    stuck = self._walls[tasks, beyond] | self._boxes[slots, beyond]
+    push = box & ~stuck & ~wall
+    self._player[slots] = np.where(wall | (box & stuck), player, ahead)
+    pushed = slots[push]
+    self._boxes[pushed, ahead[push]] = False
+    self._boxes[pushed, beyond[push]] = True
+    on = self._targets[tasks, beyond].astype(int)
+    return push * (on - self._targets[tasks, ahead])
+
+  def _observe(self, slots: np.ndarray) -> list[Observation]:
+    """The observations of the slots: texts and keys."""
+    tasks, player = self._tasks[slots], self._player[slots]
+    height, width = self.levels.walls.shape[1:]
+    symbols = np.full((len(slots), height, width + 1), '\n')
+    boxes = self._boxes[slots]
+    symbols[:, :, :width] = np.array(list(SYMBOLS))[
+      draw(
+        self.levels.walls[tasks],
+        self.levels.targets[tasks],
+        boxes.reshape(-1, height, width),
+        player,
+      )
+    ]
+    length = height * (width + 1)
+    texts = symbols.reshape(len(slots), length).view(f'<U{length}')
+    return [
+      Observation(
+        text[:-1],
+        f'{cell}:' + ','.join(map(str, np.flatnonzero(row).tolist())),
+        ACTIONS,
+      )
+      for text, cell, row in zip(texts[:, 0].tolist(), player.tolist(), boxes)
+    ]
+
+  def _check_task(self, index: int):
+    if not 0 <= index < len(self.levels):
+      raise IndexError(f'task {index} of {len(self.levels)}')
+
+  def _check_slots(self, slots: Sequence[int], actions: Sequence[str]):
+    if len(slots) != len(actions) or len(set(slots)) != len(slots):
+      raise ValueError(
+        f'{len(slots)} slots, {len(set(slots))} of them distinct, '
+        f'and {len(actions)} actions'
+      )
+    for slot in slots:
+      if not 0 <= slot < len(self._tasks):
+        raise IndexError(f'slot {slot} of {len(self._tasks)}')
+      if self._finished[slot]:
+        raise RuntimeError(f'slot {slot} has finished')
+
+
+def make(
+  *,
+  split: str,
+  seed: int,
+  levels: int,
+  size: int = 6,
+  boxes: int = 1,
+  max_steps: int = 15,
+) -> Sokoban:
+  """Sokoban on generated levels; see `make_levels` for the arguments."""
+  rooms = {'size': size, 'boxes': boxes, 'max_steps': max_steps}
+  return Sokoban(
+    make_levels(seed, levels, split=split, **rooms), max_steps=max_steps
+  )
+
+
+def read_levels(rooms: Sequence[Sequence[str]]) -> Levels:
+  """Reads levels from drawings, all of one shape, in the text's symbols.
+
+  Args:
+    rooms: for each level its H rows of W symbols.
+
+  Returns:
+    Levels, named by their drawings.
+
+  Raises:
+    ValueError: unequal shapes, an unknown symbol, a border that is not all
+      walls, not one player, not as many boxes as targets, or no solution.
+  """
+  codes = np.array([[list(map(SYMBOLS.find, row)) for row in r] for r in rooms])
+  walls = codes == SYMBOLS.index('#')
+  targets, boxes, players = (~walls & (codes & bit > 0) for bit in (1, 2, 4))
+  border = np.ones(codes.shape[1:], bool)
+  border[1:-1, 1:-1] = False
+  for bad, complaint in [
+    (codes < 0, f'a symbol is not in {SYMBOLS!r}'),
+    (border & ~walls, 'it is not enclosed by walls'),
+    (players.sum((1, 2)) != 1, 'it has not one player'),
+    (targets.sum((1, 2)) != boxes.sum((1, 2)), 'boxes and targets differ'),
+  ]:
+    for number in np.flatnonzero(bad.reshape(len(rooms), -1).any(1)):
+      raise ValueError(f'room {number}: {complaint}')
+  player = players.reshape(len(rooms), -1).argmax(1)
+  lengths = [
+    len(solve(Level(*fields))) for fields in zip(walls, targets, boxes, player)
+  ]
+  names = tuple('sokoban-' + '/'.join(room) for room in rooms)
+  return Levels(walls, targets, boxes, player, np.array(lengths), names)

@@ -1,0 +1,73 @@
+"""How good a policy is: success on a fixed panel of tasks, with intervals."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from graphgpo_jax.envs.base import Environment
+from graphgpo_jax.rollout import SMALLEST_BATCH, Policy, collect
+from graphgpo_jax.types import Transition
+
+EVALUATION = 2**31 - 1  # iteration number of keys; no update has it
+
+
+def evaluate(
+  policy: Policy, env: Environment, *, tasks: Sequence[int], key: jax.Array
+) -> dict:
+  """One attempt at every task.
+
+  Returns:
+    'success' with 'low' and 'high' (95 % Wilson interval), 'attempts', mean
+    'return' of the environment's rewards and mean 'length' in steps.
+  """
+  transitions = collect(
+    policy, env, tasks, attempts=1, key=key, iteration=EVALUATION
+  )
+  totals = attempt_totals(transitions)
+  low, high = wilson(int(totals['success'].sum()), len(tasks))
+  means = {name: float(np.mean(x)) for name, x in totals.items()}
+  return means | {'low': low, 'high': high, 'attempts': len(tasks)}
+
+
+def play(policy: Policy, env: Environment, task: int, key: jax.Array):
+  """One attempt, for people: yields a text per step, then the outcome."""
+  (observation,), history = env.reset([task]), []
+  yield f'{env.task_name(task)}\n{observation.text}'
+  for step in range(env.max_steps):
+    prompt = env.prompt(history, observation)
+    keys = jax.random.split(jax.random.fold_in(key, step), SMALLEST_BATCH)
+    (reply,) = policy([prompt], keys)
+    action, _ = env.parse(reply.text)
+    (outcome,) = env.step([0], [action])
+    history.append((observation, action))
+    observation = outcome.observation
+    note = '' if outcome.valid else '  (invalid)'
+    probability = math.exp(reply.logps.sum())
+    yield (
+      f'step {step + 1}: {action!r}{note}  probability {probability:.2f}, '
+      f'reward {outcome.reward:g}\n{observation.text}'
+    )
+    if outcome.terminal or outcome.truncated:
+      break
+  yield 'success' if outcome.success else 'failure'
+
+
+def attempt_totals(transitions: Sequence[Transition]) -> dict:
+  """'success', 'return', 'length' and 'invalid' steps of each attempt."""
+  attempts = {}
+  for step in transitions:
+    total = attempts.setdefault((step.task, step.attempt), np.zeros(4))
+    total += (step.success, step.reward, 1, not step.valid)
+  columns = np.array(list(attempts.values())).T
+  return dict(zip(('success', 'return', 'length', 'invalid'), columns))
+
+
+def wilson(successes: int, attempts: int) -> tuple[float, float]:
+  """95 % interval of a success rate (Wilson's score interval)."""
+  z = 1.959964
+  rate, spread = successes / attempts, z * z / attempts
+  centre = rate + spread / 2
+  half = math.sqrt(spread * (rate * (1 - rate) + spread / 4))
+  return (centre - half) / (1 + spread), (centre + half) / (1 + spread)

@@ -1,0 +1,295 @@
+"""Causal decoder of the Qwen2.5 / Llama family.
+
+Axes: R rows, L query tokens, S key slots, D embedding, V vocabulary.
+Parameters of all layers are stacked on axis 0 and run by one lax.scan, so that
+tracing and compile time do not grow with depth.
+"""
+
+import dataclasses
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import lax
+
+_DTYPES = ('float32', 'bfloat16')
+# What the forward pass keeps of a layer: everything, nothing, or the matmuls.
+_REMAT = {
+  False: None,
+  True: jax.checkpoint_policies.nothing_saveable,
+  'none': None,
+  'full': jax.checkpoint_policies.nothing_saveable,
+  'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecoderConfig:
+  """Sizes and switches of a Decoder; hashable, so static under jit.
+
+  Args:
+    num_kv_heads: key and value heads, a divisor of num_heads (grouped-query).
+    head_dim: even, because rotary embedding turns the two halves.
+    qkv_bias: biases on query, key and value (Qwen2.5).
+    qk_norm: RMSNorm of each query and key head before rotation (Qwen3).
+    tie_embeddings: the embedding table is also the output projection.
+    embed_init_scale: standard deviation of the initial embeddings.
+    dtype: of the computation; norms, rotation, softmax and logits are float32.
+    remat: False or 'none', True or 'full', or 'dots' (keep the matmuls).
+
+  Raises:
+    ValueError: a size or a name that no decoder can have.
+  """
+
+  vocab_size: int
+  num_layers: int
+  embed_dim: int
+  mlp_dim: int
+  num_heads: int
+  num_kv_heads: int
+  head_dim: int
+  rope_theta: float = 1e6
+  norm_eps: float = 1e-6
+  qkv_bias: bool = False
+  qk_norm: bool = False
+  tie_embeddings: bool = True
+  embed_init_scale: float = 0.02
+  dtype: str = 'float32'
+  param_dtype: str = 'float32'
+  remat: bool | str = False
+
+  def __post_init__(self):
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if field.type in (int, float) and not value > 0:
+        raise ValueError(f'{field.name} must be positive, got {value}')
+    if self.num_heads % self.num_kv_heads:
+      raise ValueError(
+        f'num_heads ({self.num_heads}) must be a multiple of num_kv_heads '
+        f'({self.num_kv_heads})'
+      )
+    if self.head_dim % 2:
+      raise ValueError(f'head_dim must be even, got {self.head_dim}')
+    for name in ('dtype', 'param_dtype'):
+      if getattr(self, name) not in _DTYPES:
+        raise ValueError(
+          f'{name} must be one of {_DTYPES}, got {getattr(self, name)!r}'
+        )
+    if self.remat not in _REMAT:
+      raise ValueError(
+        f'remat must be one of {tuple(_REMAT)}, got {self.remat!r}'
+      )
+
+
+def init_cache(config, rows, length):
+  """Empty (keys, values), each [layers, rows, length, kv heads, head dim]."""
+  heads = (config.num_kv_heads, config.head_dim)
+  shape = (config.num_layers, rows, length, *heads)
+  return jnp.zeros(shape, config.dtype), jnp.zeros(shape, config.dtype)
+
+
+def _rotate(x, angles):
+  """Turns halves of x [R, L, heads, H] by angles [R, L, H / 2] (RoPE)."""
+  cos, sin = jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None]
+  first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+  turned = (first * cos - second * sin, second * cos + first * sin)
+  return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+
+
+class RMSNorm(nnx.Module):
+  """y = scale * x / sqrt(mean(x ** 2) + eps) over the last axis, in float32."""
+
+  def __init__(self, size, config):
+    self.eps = config.norm_eps
+    self.scale = nnx.Param(jnp.ones(size, config.param_dtype))
+
+  def __call__(self, x):
+    wide = x.astype(jnp.float32)
+    wide *= lax.rsqrt(jnp.mean(wide**2, axis=-1, keepdims=True) + self.eps)
+    return (wide * self.scale[...]).astype(x.dtype)
+
+
+def _linear(config, rngs):
+  return functools.partial(
+    nnx.Linear,
+    use_bias=False,
+    dtype=config.dtype,
+    param_dtype=config.param_dtype,
+    rngs=rngs,
+  )
+
+
+class DecoderLayer(nnx.Module):
+  """x + attention(norm(x)), then x + SwiGLU(norm(x))."""
+
+  def __init__(self, config, *, rngs):
+    linear = _linear(config, rngs)
+    width, hidden = config.embed_dim, config.mlp_dim
+    self.config = config
+    heads = config.num_heads * config.head_dim
+    kv_heads = config.num_kv_heads * config.head_dim
+    self.attention_norm = RMSNorm(width, config)
+    self.query = linear(width, heads, use_bias=config.qkv_bias)
+    self.key = linear(width, kv_heads, use_bias=config.qkv_bias)
+    self.value = linear(width, kv_heads, use_bias=config.qkv_bias)
+    self.output = linear(heads, width)
+    if config.qk_norm:
+      self.query_norm = RMSNorm(config.head_dim, config)
+      self.key_norm = RMSNorm(config.head_dim, config)
+    self.mlp_norm = RMSNorm(width, config)
+    self.gate = linear(width, hidden)
+    self.up = linear(width, hidden)
+    self.down = linear(hidden, width)
+
+  def __call__(self, x, angles, mask, cache, slot):
+    """One layer; slot = (layer, row, token, head, dim) start in the cache."""
+    attended, cache = self._attention(
+      self.attention_norm(x), angles, mask, cache, slot
+    )
+    x = x + attended
+    h = self.mlp_norm(x)
+    return x + self.down(nnx.silu(self.gate(h)) * self.up(h)), cache
+
+  def _attention(self, x, angles, mask, cache, slot):
+    heads = (*x.shape[:2], -1, self.config.head_dim)
+    projections = (self.query, self.key, self.value)
+    query, key, value = (project(x).reshape(heads) for project in projections)
+    if self.config.qk_norm:
+      query, key = self.query_norm(query), self.key_norm(key)
+    query, key = _rotate(query, angles), _rotate(key, angles)
+    if cache is not None:
+      # Only the new tokens are written, in place: the cache of all layers is
+      # carried through the scan, never copied layer by layer.
+      cache = tuple(
+        lax.dynamic_update_slice(old, new[None], slot)
+        for old, new in zip(cache, (key, value))
+      )
+      key, value = (
+        lax.dynamic_index_in_dim(kept, slot[0], keepdims=False)
+        for kept in cache
+      )
+    attended = jax.nn.dot_product_attention(
+      query, key, value, mask=mask[:, None]
+    )
+    return self.output(attended.reshape(*x.shape[:2], -1)), cache
+
+
+class Decoder(nnx.Module):
+  """Token ids to next-token logits.
+
+  Parameter paths: embed.embedding [V, D]; layers.{query, key, value, output,
+  gate, up, down}.kernel [layers, in, out] and .bias [layers, out];
+  layers.{attention_norm, mlp_norm, query_norm, key_norm}.scale [layers, size];
+  final_norm.scale [D]; head.kernel [D, V] unless the embeddings are tied.
+
+  Args:
+    config: a DecoderConfig.
+    rngs: an nnx.Rngs with a 'params' stream.
+  """
+
+  def __init__(self, config, *, rngs):
+    self.config = config
+    self.embed = nnx.Embed(
+      config.vocab_size,
+      config.embed_dim,
+      embedding_init=nnx.initializers.normal(config.embed_init_scale),
+      dtype=config.dtype,
+      param_dtype=config.param_dtype,
+      rngs=rngs,
+    )
+
+    @nnx.split_rngs(splits=config.num_layers)
+    @nnx.vmap
+    def make_layers(rngs):
+      return DecoderLayer(config, rngs=rngs)
+
+    self.layers = make_layers(rngs)
+    self.final_norm = RMSNorm(config.embed_dim, config)
+    if not config.tie_embeddings:
+      self.head = _linear(config, rngs)(config.embed_dim, config.vocab_size)
+
+  def __call__(self, ids, positions, mask, *, cache=None, cache_index=None):
+    """(logits [R, L, V] float32, cache): `hidden`, then `logits`."""
+    hidden, cache = self.hidden(
+      ids, positions, mask, cache=cache, cache_index=cache_index
+    )
+    return self.logits(hidden), cache
+
+  def hidden(self, ids, positions, mask, *, cache=None, cache_index=None):
+    """Final normalised activations, before the output projection.
+
+    Args:
+      ids: [R, L] int32.
+      positions: [R, L] int32, in tokens, for the rotary embedding.
+      mask: [R, L, S] bool, True where a query may see a key. S = L without a
+        cache, else the length of the cache. Any pattern goes (causal, padding,
+        packed segments); a query that sees nothing gives finite junk.
+      cache: (keys, values) of `init_cache`, or None.
+      cache_index: scalar int32, the slot of the first of these L tokens.
+
+    Returns:
+      ([R, L, D] in config.dtype, the cache with the new tokens or None).
+    """
+    chex.assert_equal_shape([ids, positions])
+    chex.assert_shape(mask, (*ids.shape, None))
+    half = jnp.arange(0, self.config.head_dim, 2) / self.config.head_dim
+    frequencies = self.config.rope_theta**-half
+    angles = positions[..., None] * frequencies
+    graphdef, layers = nnx.split(self.layers)
+
+    def run_layer(carry, inputs):
+      x, cache = carry
+      parameters, index = inputs
+      layer = nnx.merge(graphdef, parameters)
+      slot = None if cache is None else (index, 0, cache_index, 0, 0)
+      return layer(x, angles, mask, cache, slot), None
+
+    policy = _REMAT[self.config.remat]
+    if policy is not None:
+      run_layer = jax.checkpoint(run_layer, policy=policy, prevent_cse=False)
+    (x, cache), _ = lax.scan(
+      run_layer,
+      (self.embed(ids), cache),
+      (layers, jnp.arange(self.config.num_layers)),
+    )
+    return self.final_norm(x), cache
+
+  def logits(self, hidden):
+    """[..., D] to [..., V], accumulated and returned in float32."""
+    if self.config.tie_embeddings:
+      table = self.embed.embedding[...].T
+    else:
+      table = self.head.kernel[...]
+    table = table.astype(self.config.dtype)
+    return jnp.matmul(hidden, table, preferred_element_type=jnp.float32)
+
+
+def init_params(config, *, seed):
+  """Random parameters of a Decoder, a nested dict of numpy arrays.
+
+  Kernels are normal with variance 1 / inputs, embeddings with standard
+  deviation embed_init_scale, scales 1, biases 0. Drawn on the host: the same on
+  every mesh and backend, and nothing to compile.
+  """
+  state = nnx.state(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
+  rng = np.random.default_rng(seed)
+
+  def draw(path, leaf):
+    name = path[-1].key
+    if name in ('scale', 'bias'):
+      return np.full(leaf.shape, name == 'scale', leaf.dtype)
+    deviation = config.embed_init_scale
+    if name == 'kernel':
+      deviation = leaf.shape[-2] ** -0.5
+    values = rng.standard_normal(leaf.shape, np.float32) * deviation
+    return values.astype(leaf.dtype)
+
+  return jax.tree_util.tree_map_with_path(draw, nnx.to_pure_dict(state))
+
+
+def graph_definition(config):
+  """What `nnx.merge` needs beside parameters to make a Decoder."""
+  return nnx.graphdef(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))

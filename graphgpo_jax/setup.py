@@ -1,0 +1,142 @@
+"""From a config to the fixed parts of a run."""
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import optax
+
+from graphgpo_jax import credit, sharding
+from graphgpo_jax.envs.base import Environment
+from graphgpo_jax.models.decoder import (
+  DecoderConfig,
+  graph_definition,
+  init_params,
+)
+from graphgpo_jax.models.sampling import make_sampler
+from graphgpo_jax.models.tokenizer import CharTokenizer
+from graphgpo_jax.rollout import Policy, make_policy
+from graphgpo_jax.update import (
+  TrainState,
+  imitation_objective,
+  init_state,
+  make_optimizer,
+  make_update,
+  policy_objective,
+)
+
+
+class Run(NamedTuple):
+  """The fixed parts of a run, built from its config."""
+
+  config: Any
+  env: Environment
+  panel: Environment
+  tokenizer: Any
+  sampler: Callable
+  credit_fn: Callable
+  optimizer: optax.GradientTransformation
+  imitate: Callable
+  improve: Callable
+  mesh: jax.sharding.Mesh
+  key: jax.Array
+
+
+def build(config, credit_fn=None) -> tuple[Run, TrainState]:
+  """Everything a run needs, and its first state."""
+  if credit_fn is None:
+    settings = config.credit.to_dict()
+    scheme, preset = settings.pop('scheme'), settings.pop('preset')
+    credit_fn = credit.bind(scheme, preset=preset, **settings)
+  mesh = sharding.make_mesh(**config.mesh)
+  env, panel = make_environments(config.env)
+  tokenizer, decoder_config = make_model(config, env)
+  graphdef = graph_definition(decoder_config)
+  optimizer = make_optimizer(**config.optimizer)
+  warm_optimizer = make_optimizer(
+    **{
+      **config.optimizer.to_dict(),
+      'learning_rate': config.warm_start.learning_rate,
+    }
+  )
+  state = init_state(
+    init_params(decoder_config, seed=config.seed), optimizer, mesh
+  )
+  placement = jax.tree.map(lambda x: x.sharding, state)
+  loss = config.loss.to_dict()
+  common = {
+    'placement': placement,
+    'aggregation': loss.pop('aggregation'),
+    'fixed_length': loss.pop('fixed_length'),
+    'micro_batches': config.batch.micro_batches,
+  }
+  run = Run(
+    config=config,
+    env=env,
+    panel=panel,
+    tokenizer=tokenizer,
+    sampler=make_sampler(
+      graphdef,
+      max_new_tokens=config.sampling.max_new_tokens,
+      stop_tokens=(tokenizer.eos_id,),
+    ),
+    credit_fn=credit_fn,
+    optimizer=optimizer,
+    imitate=make_update(
+      graphdef, warm_optimizer, imitation_objective, **common
+    ),
+    improve=make_update(
+      graphdef,
+      optimizer,
+      functools.partial(policy_objective, **loss),
+      temperature=config.sampling.temperature,
+      uses_reference=config.loss.kl_coefficient > 0,
+      **common,
+    ),
+    mesh=mesh,
+    key=jax.random.key(config.seed),
+  )
+  return run, state
+
+
+def make_environments(section) -> tuple[Environment, Environment]:
+  """The training environment and the held-out panel of a config.
+
+  Raises:
+    ValueError: the factory does not exist or does not take the settings.
+  """
+  module, _, name = section.factory.partition(':')
+  try:
+    factory = getattr(importlib.import_module(module), name)
+    return tuple(
+      factory(**section.settings, **section[split])
+      for split in ('train', 'panel')
+    )
+  except (ImportError, AttributeError, TypeError) as problem:
+    raise ValueError(f'config.env: {section.factory!r}: {problem}') from None
+
+
+def make_model(config, env) -> tuple[CharTokenizer, DecoderConfig]:
+  """Tokenizer and decoder sizes of a config."""
+  tokenizer = CharTokenizer(env.alphabet)
+  try:
+    sizes = DecoderConfig(
+      vocab_size=tokenizer.vocab_size, **config.model.to_dict()
+    )
+  except (TypeError, ValueError) as problem:
+    raise ValueError(f'config.model: {problem}') from None
+  return tokenizer, sizes
+
+
+def policy(run: Run, state: TrainState, *, temperature, greedy=False) -> Policy:
+  """The policy of a state; see `rollout.make_policy`."""
+  return make_policy(
+    run.sampler,
+    state.params,
+    run.tokenizer,
+    prompt_length=run.config.sampling.prompt_length,
+    temperature=temperature,
+    greedy=greedy,
+  )
