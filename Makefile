@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3 python; do \
   && echo $$p && break; done)
 VENV := .venv/bin
 
-.PHONY: venv test lint clean
+.PHONY: venv demo test lint clean
 
 venv: .venv/installed
 
@@ -14,6 +14,9 @@ venv: .venv/installed
 	test -x $(VENV)/python || $(PYTHON) -m venv .venv
 	$(VENV)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
+
+demo: venv
+	$(VENV)/python experiments/demo.py
 
 test: venv
 	$(VENV)/python -m pytest -n 2

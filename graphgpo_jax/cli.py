@@ -184,11 +184,12 @@ def _play(options):
   from graphgpo_jax import checkpoint, evaluate, setup
 
   folder = os.path.join(options.checkpoint, 'checkpoints')
-  position, record = checkpoint.read_record(folder)
+  _, record = checkpoint.read_record(folder)
   run, state = setup.build(ml_collections.ConfigDict(record['config']))
   with checkpoint.open_checkpoints(folder) as manager:
-    params = checkpoint.restore_params(manager, position, state)
-  state = state.replace(params=params)
+    _, state, *_ = checkpoint.begin(
+      run.config, manager, state, resume=True, allow_changed_config=False
+    )
   policy = setup.policy(
     run,
     state,

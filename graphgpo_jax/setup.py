@@ -2,12 +2,14 @@
 
 import functools
 import importlib
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import optax
 
+from graphgpo_jax import config as configs
 from graphgpo_jax import credit, sharding
 from graphgpo_jax.envs.base import Environment
 from graphgpo_jax.models.decoder import (
@@ -53,6 +55,7 @@ def build(config, credit_fn=None) -> tuple[Run, TrainState]:
   mesh = sharding.make_mesh(**config.mesh)
   env, panel = make_environments(config.env)
   tokenizer, decoder_config = make_model(config, env)
+  check_sizes(config, env, tokenizer, mesh)
   graphdef = graph_definition(decoder_config)
   optimizer = make_optimizer(**config.optimizer)
   warm_optimizer = make_optimizer(
@@ -114,8 +117,34 @@ def make_environments(section) -> tuple[Environment, Environment]:
       factory(**section.settings, **section[split])
       for split in ('train', 'panel')
     )
-  except (ImportError, AttributeError, TypeError) as problem:
+  except (ImportError, AttributeError, TypeError, ValueError) as problem:
     raise ValueError(f'config.env: {section.factory!r}: {problem}') from None
+
+
+def check_sizes(config, env, tokenizer, mesh) -> None:
+  """Raises ValueError for sizes that do not fit environment or mesh."""
+  wanted = config.batch.tasks * (config.batch.resample_retries + 1)
+  if wanted > env.num_tasks:
+    raise ValueError(
+      f'config.batch.tasks: found {config.batch.tasks}, with retries {wanted} '
+      f'tasks per update, allowed: at most {env.num_tasks}, all there are'
+    )
+  prompt = env.prompt([], env.reset([0])[0])
+  length = len(tokenizer.encode(prompt))
+  if length > config.sampling.prompt_length:
+    raise ValueError(
+      f'config.sampling.prompt_length: found {config.sampling.prompt_length}, '
+      f'allowed: at least {length}, the length of the first prompt'
+    )
+  parts = math.prod(mesh.shape[axis] for axis in sharding.BATCH)
+  parts *= config.batch.micro_batches
+  for key in ('batch.mini_batch_rows', 'warm_start.rows'):
+    rows = configs.flatten(config.to_dict())[key]
+    if rows % parts:
+      raise ValueError(
+        f'config.{key}: found {rows}, allowed: a multiple of {parts}, '
+        'micro-batches times data and fsdp devices'
+      )
 
 
 def make_model(config, env) -> tuple[CharTokenizer, DecoderConfig]:

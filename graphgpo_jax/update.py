@@ -208,7 +208,7 @@ def make_update(
 
   def update(state, rows, advantage, reference=None):
     found, metrics = gradients(state.params, reference, rows, advantage)
-    metrics['grad_norm'] = optax.global_norm(found)
+    metrics['grad_norm'] = optax.tree.norm(found)
     change, opt_state = optimizer.update(found, state.opt_state, state.params)
     params = optax.apply_updates(state.params, change)
     return TrainState(params, opt_state, state.step + 1), metrics

@@ -1,0 +1,97 @@
+"""Configs: whole, checked before any work, with errors that name the key."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from small import FILE, small_config
+
+from graphgpo_jax import config as configs
+from graphgpo_jax.setup import build
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize('scheme', ['graphgpo', 'gigpo', 'grpo'])
+def test_shipped_configs_are_whole(scheme):
+  for path in (ROOT / 'experiments' / 'configs').glob('*.py'):
+    config = configs.load(path, scheme)
+    configs.check(config)
+    assert config.credit.scheme == scheme and scheme in config.run_dir
+
+
+WRONG = {
+  'batch.tasks': (0, 'config.batch.tasks: found 0, allowed: an integer > 0'),
+  'batch.attempts': (1, 'nothing to compare'),
+  'batch.micro_batches': (7, 'a divisor of mini_batch_rows = 512'),
+  'loss.clip_low': (1.5, 'loss.clip_low.*in .0, 1'),
+  'loss.kl_estimator': ('k4', 'k1, k2, k3'),
+  'loss.aggregation': ('mean', 'token_mean, sequence_mean, fixed_length'),
+  'sampling.temperature': (0.0, 'sampling.temperature.*> 0'),
+  'optimizer.learning_rate': (float('nan'), 'learning_rate: found nan'),
+  'checkpoint.every': (0, 'checkpoint.every: found 0'),
+  'mesh.data': (0, 'or -1'),
+  'updates': (-1, 'config.updates: found -1'),
+}
+
+
+@pytest.mark.parametrize('key', WRONG)
+def test_impossible_values_are_named(key):
+  value, message = WRONG[key]
+  config = configs.load(FILE)
+  config.update_from_flattened_dict({key: value})
+  with pytest.raises(ValueError, match=message):
+    configs.check(config)
+
+
+def test_missing_and_unknown_keys_are_named():
+  config = configs.load(FILE)
+  del config.batch['tasks']
+  with pytest.raises(ValueError, match='config.batch.tasks: missing'):
+    configs.check(config)
+  config = configs.load(FILE)
+  config.batch.taks = 3
+  with pytest.raises(ValueError, match='unknown; did you mean .*batch.tasks'):
+    configs.check(config)
+
+
+BUILD = {
+  'env.factory': ('graphgpo_jax.envs.sokoban:nothing', 'config.env'),
+  'env.settings.size': (3, 'config.env.*size'),
+  'model.head_dim': (7, 'config.model: head_dim must be even'),
+  'credit.omega': (2.0, '0 < omega < 1'),
+  'credit.scheme': ('none', "'none', allowed: gigpo"),
+  'mesh.data': (3, 'does not fit 8 devices'),
+  'batch.tasks': (64, 'tasks.*48'),
+  'sampling.prompt_length': (20, 'prompt_length'),
+}
+
+
+@pytest.mark.parametrize('key', BUILD)
+def test_what_cannot_be_built_is_named(key, tmp_path):
+  config = small_config(tmp_path)
+  config.update_from_flattened_dict({key: BUILD[key][0]})
+  with pytest.raises(ValueError, match=BUILD[key][1]):
+    build(config)
+
+
+PROGRAM = [
+  (['--config.batch.taks=3'], 'did you mean config.batch.tasks?'),
+  (['--config.batch.tasks=x'], 'batch.tasks'),
+  (['--config.batch.tasks=0'], 'an integer > 0'),
+  (['--bogus'], 'bogus'),
+]
+
+
+@pytest.mark.parametrize('flags, message', PROGRAM)
+def test_run_py_fails_in_one_line(flags, message, tmp_path):
+  done = subprocess.run(
+    [sys.executable, ROOT / 'experiments/run.py', '--config', FILE, *flags],
+    capture_output=True,
+    text=True,
+    cwd=tmp_path,
+  )
+  assert done.returncode == 2 and done.stdout == ''
+  assert message in done.stderr and done.stderr.count('\n') == 1
+  assert not list(tmp_path.iterdir())
