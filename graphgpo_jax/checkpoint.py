@@ -17,6 +17,10 @@ def open_checkpoints(folder: str) -> ocp.CheckpointManager:
     options=ocp.CheckpointManagerOptions(
       max_to_keep=KEPT, enable_async_checkpointing=False
     ),
+    item_handlers={
+      'arrays': ocp.StandardCheckpointHandler(),
+      'record': ocp.JsonCheckpointHandler(),
+    },
   )
 
 

@@ -202,7 +202,8 @@ KEPT = ('advantage_mean', 'advantage_std', 'loss', 'grad_norm', 'entropy')
 
 @pytest.mark.parametrize('scheme', ['grpo', 'gigpo', 'graphgpo'])
 def test_one_update_gives_the_recorded_numbers(scheme, tmp_path):
-  """A change of these numbers is a decision: delete the file to record anew."""
+  """A change of these numbers is a decision: to record anew, delete the file
+  and run this test alone, in one process."""
   changes = {'credit__omega': 0.1} if scheme == 'graphgpo' else {}
   config = small_config(
     tmp_path / 'run',
@@ -232,7 +233,12 @@ def test_own_credit_function_is_what_trains(tmp_path):
 
 
 def test_dynamic_sampling_trains_on_tasks_that_tell(tmp_path):
-  config = small_config(tmp_path / 'run', updates=2, batch__resample_retries=2)
+  config = small_config(
+    tmp_path / 'run',
+    updates=2,
+    batch__resample_retries=2,
+    credit__invalid_action_penalty=0.0,
+  )
   trains.train(config)
   rows = numbers(config.run_dir)[4:]
   for row in rows:
