@@ -5,6 +5,7 @@
   python experiments/run.py ... --resume
 """
 
+import os
 import sys
 
 from absl import app, flags
@@ -51,4 +52,5 @@ def parse(arguments):
 
 
 if __name__ == '__main__':
+  sys.path.append(os.getcwd())  # schemes by path lie where one works
   app.run(main, flags_parser=parse)

@@ -55,8 +55,8 @@ def save(
     ) from problem
 
 
-def read_record(folder: str, position: int | None = None) -> tuple[int, dict]:
-  """Position and record of a checkpoint, the latest unless told.
+def read_record(folder: str) -> tuple[int, dict]:
+  """Position and record of the latest checkpoint.
 
   Raises:
     FileNotFoundError: there is none.
@@ -64,11 +64,15 @@ def read_record(folder: str, position: int | None = None) -> tuple[int, dict]:
   if not pathlib.Path(folder).is_dir():
     raise FileNotFoundError(f'{folder}: no checkpoints here')
   with open_checkpoints(folder) as manager:
-    position = manager.latest_step() if position is None else position
+    position = manager.latest_step()
     if position is None:
       raise FileNotFoundError(f'{folder}: no finished checkpoint here')
-    args = ocp.args.Composite(record=ocp.args.JsonRestore())
-    return position, manager.restore(position, args=args)['record']
+    return position, _record(manager, position)
+
+
+def _record(manager, position):
+  args = ocp.args.Composite(record=ocp.args.JsonRestore())
+  return manager.restore(position, args=args)['record']
 
 
 def restore(manager: ocp.CheckpointManager, position: int, like):
@@ -112,22 +116,18 @@ def frozen(config, state):
 
 
 def _arrays(state, reference):
+  leaves = enumerate(jax.tree.leaves(state.opt_state))
   arrays = {
     'params': state.params,
-    'opt_state': dict(enumerate(jax.tree.leaves(state.opt_state))),
+    'opt_state': {str(number): leaf for number, leaf in leaves},
     'step': state.step,
   }
-  arrays['opt_state'] = {str(k): v for k, v in arrays['opt_state'].items()}
   return arrays | ({} if reference is None else {'reference': reference})
 
 
 def save_run(manager, position, state, reference, cursor, config) -> None:
   """Saves all that a run needs to go on at a position; see `save`."""
-  record = {
-    'position': position,
-    'cursor': cursor,
-    'config': config.to_dict(),
-  }
+  record = {'cursor': cursor, 'config': config.to_dict()}
   save(manager, position, _arrays(state, reference), record)
 
 
@@ -150,13 +150,14 @@ def begin(config, manager, state, *, resume, allow_changed_config):
       )
   if last is None:
     return 0, state, frozen(config, state), 0
-  _, record = read_record(str(manager.directory), last)
+  record = _record(manager, last)
   changed = configs.differences(record['config'], config.to_dict())
   if changed and not allow_changed_config:
     raise ValueError(
       f'{folder}: the config is not that of the run: {"; ".join(changed)}'
     )
-  like = _arrays(state, frozen(config, state))
+  reference = state.params if config.loss.kl_coefficient else None
+  like = _arrays(state, reference)
   arrays = restore(manager, last, like)
   leaves = [arrays['opt_state'][str(i)] for i in range(len(like['opt_state']))]
   state = state.replace(

@@ -168,12 +168,13 @@ def _draw(options):
     raise CommandError(
       f'{log.path}: --task: found {options.task!r}, allowed: {some}'
     )
-  task = ids.index(options.task)
+  steps = states.select(steps, [ids.index(options.task)])
   results = {
     name: _run_scheme(log, steps, name, function)
     for name, function in functions.items()
   }
-  figure = plots.credit_graph(steps, task, results, title=f'task {ids[task]}')
+  title = f'task {options.task}'
+  figure = plots.credit_graph(steps, 0, results, title=title)
   plots.save(figure, options.out)
 
 
@@ -185,10 +186,11 @@ def _play(options):
 
   folder = os.path.join(options.checkpoint, 'checkpoints')
   _, record = checkpoint.read_record(folder)
+  record['config'] |= {'mesh': {'data': -1, 'fsdp': 1, 'tensor': 1}}
   run, state = setup.build(ml_collections.ConfigDict(record['config']))
   with checkpoint.open_checkpoints(folder) as manager:
     _, state, *_ = checkpoint.begin(
-      run.config, manager, state, resume=True, allow_changed_config=False
+      run.config, manager, state, resume=True, allow_changed_config=True
     )
   policy = setup.policy(
     run,
@@ -197,9 +199,10 @@ def _play(options):
     greedy=options.greedy,
   )
   count = run.panel.num_tasks
-  if not 0 < options.first + options.episodes <= count or options.first < 0:
+  if options.first < 0 or not 0 < options.episodes <= count - options.first:
     raise CommandError(f'--first, --episodes: the panel has {count} tasks')
-  for task in range(options.first, options.first + options.episodes):
-    key = jax.random.fold_in(run.key, task)
-    for text in evaluate.play(policy, run.panel, task, key):
-      print(text, end='\n\n')
+  with jax.default_matmul_precision(setup.PRECISION):
+    for task in range(options.first, options.first + options.episodes):
+      key = jax.random.fold_in(run.key, task)
+      for text in evaluate.play(policy, run.panel, task, key):
+        print(text, end='\n\n')

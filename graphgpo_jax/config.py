@@ -10,12 +10,12 @@ import ml_collections
 
 from graphgpo_jax.loss import AGGREGATIONS, ESTIMATORS
 
+SEVERAL = (int, lambda x: x > 1, 'an integer > 1: credit compares attempts')
 POSITIVE = (int, lambda x: x > 0, 'an integer > 0')
 COUNT = (int, lambda x: x >= 0, 'an integer >= 0')
 ABOVE = (float, lambda x: x > 0, 'a number > 0')
 NOT_BELOW = (float, lambda x: x >= 0, 'a number >= 0')
 FRACTION = (float, lambda x: 0 <= x < 1, 'a number in [0, 1)')
-FLAG = (bool, lambda x: True, 'True or False')
 TEXT = (str, lambda x: bool(x), 'a text')
 FREE = None  # a section whose keys belong to somebody else, who checks them
 
@@ -37,7 +37,7 @@ SCHEMA = {
   'sampling.prompt_length': POSITIVE,
   'sampling.max_new_tokens': POSITIVE,
   'batch.tasks': POSITIVE,
-  'batch.attempts': POSITIVE,
+  'batch.attempts': SEVERAL,
   'batch.mini_batch_rows': POSITIVE,
   'batch.micro_batches': POSITIVE,
   'batch.resample_retries': COUNT,  # > 0 turns dynamic sampling on
@@ -79,8 +79,8 @@ def load(path: str, argument: str | None = None) -> ml_collections.ConfigDict:
     ValueError: no such file, or it has no get_config.
   """
   path = pathlib.Path(path)
-  if not path.is_file():
-    raise ValueError(f'config: no file {path}')
+  if not path.is_file() or path.suffix != '.py':
+    raise ValueError(f'config: found {path}, allowed: a Python file')
   spec = importlib.util.spec_from_file_location(path.stem, path)
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
@@ -98,28 +98,24 @@ def check(config: ml_collections.ConfigDict) -> None:
       raise ValueError(f'config.{key}: unknown{_nearest(key)}')
   for key, rule in SCHEMA.items():
     if rule is None:
+      if not isinstance(_get(config, key), ml_collections.ConfigDict):
+        raise ValueError(f'config.{key}: missing, allowed: a section')
       continue
     if key not in found:
       raise ValueError(f'config.{key}: missing, allowed: {rule[2]}')
     kind, holds, words = rule
     value = found[key]
     typed = isinstance(value, float | int if kind is float else kind)
-    if kind is not bool:
-      typed &= not isinstance(value, bool)
+    typed &= not isinstance(value, bool)
     finite = not isinstance(value, float) or math.isfinite(value)
     if not (typed and finite and holds(value)):
       raise ValueError(f'config.{key}: found {value!r}, allowed: {words}')
-  rows, parts = config.batch.mini_batch_rows, config.batch.micro_batches
-  if rows % parts:
-    raise ValueError(
-      f'config.batch.micro_batches: found {parts}, allowed: a divisor of '
-      f'mini_batch_rows = {rows}'
-    )
-  if config.batch.attempts < 2:
-    raise ValueError(
-      'config.batch.attempts: found 1, allowed: an integer > 1, or there is '
-      'nothing to compare'
-    )
+
+
+def _get(config, key):
+  for name in key.split('.'):
+    config = config.get(name, None) if config is not None else None
+  return config
 
 
 def flatten(tree: dict, prefix: str = '') -> dict:

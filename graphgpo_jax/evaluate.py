@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from graphgpo_jax.envs.base import Environment
-from graphgpo_jax.rollout import SMALLEST_BATCH, Policy, collect
+from graphgpo_jax.rollout import Policy, batch_rows, collect
 from graphgpo_jax.types import Transition
 
 EVALUATION = 2**31 - 1  # iteration number of keys; no update has it
@@ -20,7 +20,7 @@ def evaluate(
 
   Returns:
     'success' with 'low' and 'high' (95 % Wilson interval), 'attempts', mean
-    'return' of the environment's rewards and mean 'length' in steps.
+    'return' of the environment's rewards, 'length' and 'invalid' steps.
   """
   transitions = collect(
     policy, env, tasks, attempts=1, key=key, iteration=EVALUATION
@@ -37,7 +37,7 @@ def play(policy: Policy, env: Environment, task: int, key: jax.Array):
   yield f'{env.task_name(task)}\n{observation.text}'
   for step in range(env.max_steps):
     prompt = env.prompt(history, observation)
-    keys = jax.random.split(jax.random.fold_in(key, step), SMALLEST_BATCH)
+    keys = jax.random.split(jax.random.fold_in(key, step), batch_rows(1))
     (reply,) = policy([prompt], keys)
     action, _ = env.parse(reply.text)
     (outcome,) = env.step([0], [action])

@@ -21,8 +21,8 @@ NUMBERS = ('reward', 'cost')
 FLAGS = ('success', 'terminal', 'truncated', 'valid')
 IDS = ('task', 'attempt')
 FIELDS = (*IDS, 'step', *TEXTS, 'reward', *FLAGS)  # all of them required
-KNOWN = frozenset((*FIELDS, 'cost'))  # cost: 1 where left out
-RESULTS = frozenset(('advantage', 'distance', 'next_distance'))  # replaced
+KNOWN = (*FIELDS, 'cost')  # cost: 1 where left out
+RESULTS = ('advantage', 'distance', 'next_distance')  # replaced
 
 
 class LogError(ValueError):
@@ -84,10 +84,10 @@ def check_fields(row: Mapping, index: int) -> None:
     if name not in row:
       raise LogError(index, name, Words('nothing'), 'the field is required')
   if len(row) > len(FIELDS):
-    unknown = set(row) - KNOWN - RESULTS
+    unknown = set(row).difference(KNOWN, RESULTS)
     if unknown:
-      known = ', '.join((*FIELDS, 'cost'))
-      raise LogError(index, min(unknown), Words('an unknown field'), known)
+      name = min(unknown, key=str)
+      raise LogError(index, name, Words('an unknown field'), ', '.join(KNOWN))
 
 
 def append(table: dict[str, list], row: Mapping) -> None:
@@ -153,7 +153,7 @@ def read_log(path: str | os.PathLike) -> RolloutLog:
     ValueError: names the file, the row (line number from 1) and the field.
     OSError: the file can't be read.
   """
-  table = {k: [] for k in (*FIELDS, 'cost')}
+  table = {k: [] for k in KNOWN}
   lines, meta, first = [], {}, 0
   texts = {}  # one object per distinct text: states repeat all the time
   with open(path, 'rb') as file:
@@ -250,7 +250,7 @@ def write_log(path: str | os.PathLike, rows: Iterable, *, meta=None) -> None:
     file.write(json.dumps(header) + '\n')
     for row in rows:
       if not isinstance(row, Mapping):
-        row = {k: getattr(row, k) for k in (*FIELDS, 'cost')}
+        row = {k: getattr(row, k) for k in KNOWN}
       file.write(json.dumps(row) + '\n')
 
 

@@ -135,11 +135,15 @@ def summarise_updates(steps: list[dict]) -> dict:
 
 
 class CompileCount:
-  """Counts the programs that jax compiles while it lives."""
+  """Counts the programs that jax compiles until it is closed."""
 
   def __init__(self):
     self.count = 0
     jax.monitoring.register_event_duration_secs_listener(self._hear)
+
+  def close(self) -> None:
+    """Stops listening."""
+    jax.monitoring.unregister_event_duration_listener(self._hear)
 
   def _hear(self, event, duration, **_):
     del duration

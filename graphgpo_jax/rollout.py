@@ -28,6 +28,11 @@ class Reply(NamedTuple):
 Policy = Callable[[Sequence[str], jax.Array], list[Reply]]
 
 
+def batch_rows(count: int) -> int:
+  """Rows that a batch of prompts is padded to, to bound compilations."""
+  return max(SMALLEST_BATCH, power_of_two(count))
+
+
 @jax.jit
 def _step_keys(key, iteration, tasks, attempts, step):
   def derive(task, attempt):
@@ -59,9 +64,9 @@ def make_policy(
     greedy: take the likeliest token.
 
   Returns:
-    policy(prompts, keys [n]) -> n replies. Batches are padded to a power of two
-    of rows (at least 32), so that finished attempts cost nothing and the
-    sampler compiles once per power.
+    policy(prompts [n], keys [batch_rows(n)]) -> n replies. Batches are padded
+    to a power of two of rows (at least 32), so that finished attempts cost
+    nothing and the sampler compiles once per power.
 
   Raises:
     ValueError: by the policy, a prompt longer than prompt_length.
@@ -69,7 +74,7 @@ def make_policy(
 
   def policy(prompts, keys):
     rows = len(prompts)
-    size = max(SMALLEST_BATCH, power_of_two(rows))
+    size = batch_rows(rows)
     encoded = [np.asarray(tokenizer.encode(text), np.int32) for text in prompts]
     lengths = np.ones(size, np.int32)
     lengths[:rows] = [len(ids) for ids in encoded]
@@ -127,7 +132,7 @@ def collect(
   for step in range(env.max_steps):
     if not active:
       break
-    rows = np.resize(active, max(SMALLEST_BATCH, power_of_two(len(active))))
+    rows = np.resize(active, batch_rows(len(active)))
     keys = _step_keys(key, iteration, task_of[rows], attempt_of[rows], step)
     prompts = [env.prompt(histories[i], observations[i]) for i in active]
     replies = policy(prompts, keys)
@@ -137,23 +142,9 @@ def collect(
     for i, reply, (action, spelt), outcome in zip(
       active, replies, parsed, outcomes
     ):
+      ids = names[int(task_of[i])], int(attempt_of[i]), step
       transitions.append(
-        Transition(
-          task=names[int(task_of[i])],
-          attempt=int(attempt_of[i]),
-          step=step,
-          state=observations[i].key,
-          action=action,
-          next_state=outcome.observation.key,
-          reward=outcome.reward,
-          success=outcome.success,
-          terminal=outcome.terminal,
-          truncated=outcome.truncated,
-          valid=spelt and outcome.valid,
-          prompt_ids=reply.prompt_ids,
-          response_ids=reply.ids,
-          response_logps=reply.logps,
-        )
+        _transition(*ids, observations[i], action, outcome, reply, spelt)
       )
       histories[i].append((observations[i], action))
       observations[i] = outcome.observation
@@ -161,6 +152,25 @@ def collect(
         remaining.append(i)
     active = remaining
   return transitions
+
+
+def _transition(task, attempt, step, before, action, outcome, reply, spelt):
+  return Transition(
+    task=task,
+    attempt=attempt,
+    step=step,
+    state=before.key,
+    action=action,
+    next_state=outcome.observation.key,
+    reward=outcome.reward,
+    success=outcome.success,
+    terminal=outcome.terminal,
+    truncated=outcome.truncated,
+    valid=spelt and outcome.valid,
+    prompt_ids=reply.prompt_ids,
+    response_ids=reply.ids,
+    response_logps=reply.logps,
+  )
 
 
 def solver_transitions(
@@ -177,24 +187,13 @@ def solver_transitions(
     for i, outcome in zip(active, outcomes):
       action = plans[i][step]
       prompt = env.prompt(histories[i], observations[i])
-      said = np.asarray(tokenizer.encode(env.reply(action)), np.int32)
+      text = env.reply(action)
+      said = np.asarray(tokenizer.encode(text), np.int32)
+      seen = np.asarray(tokenizer.encode(prompt), np.int32)
+      reply = Reply(seen, said, np.zeros(len(said), np.float32), text)
+      ids = env.task_name(tasks[i]), 0, step
       transitions.append(
-        Transition(
-          task=env.task_name(tasks[i]),
-          attempt=0,
-          step=step,
-          state=observations[i].key,
-          action=action,
-          next_state=outcome.observation.key,
-          reward=outcome.reward,
-          success=outcome.success,
-          terminal=outcome.terminal,
-          truncated=outcome.truncated,
-          valid=outcome.valid,
-          prompt_ids=np.asarray(tokenizer.encode(prompt), np.int32),
-          response_ids=said,
-          response_logps=np.zeros(len(said), np.float32),
-        )
+        _transition(*ids, observations[i], action, outcome, reply, True)
       )
       histories[i].append((observations[i], action))
       observations[i] = outcome.observation
@@ -202,17 +201,12 @@ def solver_transitions(
 
 
 def pack(
-  transitions: Sequence[Transition],
-  slots: Sequence[int],
-  *,
-  rows: int,
-  length: int,
+  transitions: Sequence[Transition], *, rows: int, length: int
 ) -> TokenRows:
   """One row of tokens per transition, padded to [R, L].
 
   Args:
     transitions: at most R, with tokens.
-    slots: what `TokenRows.slot` holds for each of them.
     rows: R.
     length: L, in tokens; at least the longest prompt and response together.
 
@@ -233,11 +227,7 @@ def pack(
     ids[row, start:end] = transition.response_ids
     logps[row, start:end] = transition.response_logps
     mask[row, start:end] = True
-  place = np.full(rows, -1, np.int32)
-  place[: len(transitions)] = slots
-  return TokenRows(
-    ids=ids, response_mask=mask, behaviour_logp=logps, slot=place
-  )
+  return TokenRows(ids=ids, response_mask=mask, behaviour_logp=logps)
 
 
 def mini_batches(

@@ -6,6 +6,7 @@ Pure functions on arrays, shared by every credit scheme.
 import jax
 import jax.numpy as jnp
 
+from graphgpo_jax.graph import node_ids
 from graphgpo_jax.types import Rollouts
 
 MODES = ('mean_std_norm', 'mean_norm')
@@ -75,12 +76,11 @@ def state_segments(rollouts: Rollouts) -> dict:
   Returns:
     Keywords of `standardise`: segments and mask [B, M, T], num_segments.
   """
-  num_tasks, num_nodes = rollouts.state.shape[0], rollouts.num_nodes
-  offsets = num_nodes * jnp.arange(num_tasks, dtype=jnp.int32)
+  num_nodes = rollouts.num_nodes
   return {
-    'segments': rollouts.state + offsets[:, None, None],
+    'segments': node_ids(rollouts.state, num_nodes),
     'mask': rollouts.mask & rollouts.credited,
-    'num_segments': num_tasks * num_nodes,
+    'num_segments': rollouts.state.shape[0] * num_nodes,
   }
 
 

@@ -29,6 +29,10 @@ from graphgpo_jax.update import (
   policy_objective,
 )
 
+# On accelerators too float32 shall mean float32, or the sampler's log-probs are
+# not the scorer's. Does not touch bfloat16.
+PRECISION = 'highest'
+
 
 class Run(NamedTuple):
   """The fixed parts of a run, built from its config."""
@@ -58,23 +62,10 @@ def build(config, credit_fn=None) -> tuple[Run, TrainState]:
   check_sizes(config, env, tokenizer, mesh)
   graphdef = graph_definition(decoder_config)
   optimizer = make_optimizer(**config.optimizer)
-  warm_optimizer = make_optimizer(
-    **{
-      **config.optimizer.to_dict(),
-      'learning_rate': config.warm_start.learning_rate,
-    }
-  )
   state = init_state(
     init_params(decoder_config, seed=config.seed), optimizer, mesh
   )
-  placement = jax.tree.map(lambda x: x.sharding, state)
-  loss = config.loss.to_dict()
-  common = {
-    'placement': placement,
-    'aggregation': loss.pop('aggregation'),
-    'fixed_length': loss.pop('fixed_length'),
-    'micro_batches': config.batch.micro_batches,
-  }
+  imitate, improve = _updates(config, graphdef, optimizer, state)
   run = Run(
     config=config,
     env=env,
@@ -87,21 +78,35 @@ def build(config, credit_fn=None) -> tuple[Run, TrainState]:
     ),
     credit_fn=credit_fn,
     optimizer=optimizer,
-    imitate=make_update(
-      graphdef, warm_optimizer, imitation_objective, **common
-    ),
-    improve=make_update(
-      graphdef,
-      optimizer,
-      functools.partial(policy_objective, **loss),
-      temperature=config.sampling.temperature,
-      uses_reference=config.loss.kl_coefficient > 0,
-      **common,
-    ),
+    imitate=imitate,
+    improve=improve,
     mesh=mesh,
     key=jax.random.key(config.seed),
   )
   return run, state
+
+
+def _updates(config, graphdef, optimizer, state):
+  """The supervised and the RL update function."""
+  loss = config.loss.to_dict()
+  common = {
+    'placement': jax.tree.map(lambda x: x.sharding, state),
+    'aggregation': loss.pop('aggregation'),
+    'fixed_length': loss.pop('fixed_length'),
+    'micro_batches': config.batch.micro_batches,
+  }
+  rate = {'learning_rate': config.warm_start.learning_rate}
+  warm = make_optimizer(**config.optimizer.to_dict() | rate)
+  imitate = make_update(graphdef, warm, imitation_objective, **common)
+  improve = make_update(
+    graphdef,
+    optimizer,
+    functools.partial(policy_objective, **loss),
+    temperature=config.sampling.temperature,
+    uses_reference=config.loss.kl_coefficient > 0,
+    **common,
+  )
+  return imitate, improve
 
 
 def make_environments(section) -> tuple[Environment, Environment]:

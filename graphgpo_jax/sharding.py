@@ -42,11 +42,6 @@ def by_row(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, jax.P(BATCH))
 
 
-def replicated(mesh: Mesh) -> NamedSharding:
-  """Sharding of arrays that every device holds whole."""
-  return NamedSharding(mesh, jax.P())
-
-
 def shardings(tree, mesh: Mesh):
   """Shardings of parameters, or of optimizer state that mirrors them.
 

@@ -261,7 +261,7 @@ def pad(
     valid=padded(steps.valid, bool, True),
     success=padded(steps.success, bool),
     mask=mask,
-    credited=mask,
+    credited=mask.copy(),
     truncated=cut,
     episode_return=_sums(steps.reward, at, shapes[:2]),
     row=padded(steps.row, np.int32, -1),

@@ -18,7 +18,7 @@ from graphgpo_jax.rollout import (
   pack,
   solver_transitions,
 )
-from graphgpo_jax.setup import Run, build, policy
+from graphgpo_jax.setup import PRECISION, Run, build, policy
 from graphgpo_jax.update import init_state
 
 
@@ -48,7 +48,7 @@ def train(
     OSError: a checkpoint can't be written; the last one is good.
   """
   configs.check(config)
-  with jax.default_matmul_precision('highest'):
+  with jax.default_matmul_precision(PRECISION):
     run, state = build(config, credit_fn)
     total = config.warm_start.steps + config.updates
     folder = pathlib.Path(config.run_dir)
@@ -70,52 +70,49 @@ def train(
 
 def _loop(run, manager, state, reference, start, total, cursor):
   config, row = run.config, {}
+  warm = config.warm_start.steps
   compiles = metrics.CompileCount()
   writer = metrics.MetricsWriter(config.run_dir, position=start)
   display = metrics.Display(config.run_dir, total=total, done=start)
-  warm = config.warm_start.steps
   with (
+    contextlib.closing(compiles),
     contextlib.closing(writer),
     contextlib.closing(display),
     _stop_signals() as stop,
   ):
     lessons = _lessons(run) if start < warm else None
     for position in range(start, total):
-      begun = time.perf_counter()
+      begun, played = time.perf_counter(), None
       if position < warm:
         state, row = warm_step(run, state, lessons, position)
       else:
-        state, row, cursor, transitions = iterate(
+        state, row, cursor, played = iterate(
           run, state, reference, position - warm, cursor
         )
       update = position + 1 - warm  # updates done
-      due = position + 1 == total or update == 0
-      if due or (update > 0 and update % config.evaluation.every == 0):
-        row |= _evaluate(run, state)
-        if update > 0:
-          log.write_log(
-            pathlib.Path(config.run_dir) / 'rollouts.jsonl',
-            transitions,
-            meta={'update': update},
-          )
+      if position + 1 == total or _due(update, config.evaluation.every):
+        row |= _evaluate(run, state, played, update)
       if update == 0:  # the policy to improve: a fresh optimizer, a reference
         state = init_state(state.params, run.optimizer, run.mesh)
         reference = checkpoint.frozen(config, state)
-      row |= {
-        'position': position,
-        'seconds': time.perf_counter() - begun,
-        'compilations': compiles.count,
-      }
-      writer.write(row)
+      seconds = time.perf_counter() - begun
+      row |= {'position': position, 'seconds': seconds}
+      writer.write(row | {'compilations': compiles.count})
       display.show(row)
-      if due or stop or (update > 0 and update % config.checkpoint.every == 0):
+      stopping = bool(stop)  # read once: what is announced is also saved
+      done = stopping or position + 1 == total
+      if done or _due(update, config.checkpoint.every):
         checkpoint.save_run(
           manager, position + 1, state, reference, cursor, config
         )
-      if stop:
+      if stopping:
         display.say(f'stopped after {position + 1} of {total}; resume to go on')
         break
   return row
+
+
+def _due(update, every):
+  return update >= 0 and update % every == 0
 
 
 def iterate(run: Run, state, reference, iteration: int, cursor: int):
@@ -254,7 +251,6 @@ def _rows(run, transitions, part, advantage, rows=None):
   rows = rows or run.config.batch.mini_batch_rows
   packed = pack(
     [transitions[i] for i in part],
-    part,
     rows=rows,
     length=sampling.prompt_length + sampling.max_new_tokens,
   )
@@ -285,15 +281,18 @@ def warm_step(run: Run, state, lessons, position: int):
   return state, row | {'phase': 'warm start'}
 
 
-def _evaluate(run, state):
-  """Held-out success, greedy and sampled."""
+def _evaluate(run, state, played, update):
+  """Held-out success, greedy and sampled; leaves the update's rollouts."""
   section = run.config.evaluation
+  tasks = range(min(section.tasks, run.panel.num_tasks))
   row = {}
   for name, greedy in (('panel', True), ('panel_sampled', False)):
     player = policy(run, state, temperature=section.temperature, greedy=greedy)
-    tasks = range(min(section.tasks, run.panel.num_tasks))
     found = evaluate(player, run.panel, tasks=tasks, key=run.key)
     row |= {f'{name}_{key}': value for key, value in found.items()}
+  if played:
+    path = pathlib.Path(run.config.run_dir) / 'rollouts.jsonl'
+    log.write_log(path, played, meta={'update': update})
   return row
 
 

@@ -83,13 +83,11 @@ class TokenRows:
     ids: int32, prompt, then response, then padding.
     response_mask: bool, True on the tokens that the policy sampled.
     behaviour_logp: float32, log-prob at sampling time, 0 elsewhere.
-    slot: [R] int32, flat index of the step in [B, M, T], -1 for an empty row.
   """
 
   ids: jax.Array
   response_mask: jax.Array
   behaviour_logp: jax.Array
-  slot: jax.Array
 
 
 CreditFn = Callable[[Rollouts, jraph.GraphsTuple], jax.Array]

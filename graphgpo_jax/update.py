@@ -200,9 +200,8 @@ def make_update(
 
     zeros = jax.tree.map(jnp.zeros_like, params)
     total, metrics = jax.lax.scan(add, zeros, parts)
-    largest = {'ratio_error'} & set(metrics)
     return total, {
-      name: values.max() if name in largest else values.sum()
+      name: values.max() if name == 'ratio_error' else values.sum()
       for name, values in metrics.items()
     }
 

@@ -1,6 +1,6 @@
-"""The slow oracle: the formulas of METHODS.md in plain Python and float64.
+"""The slow oracle: the papers' formulas in plain Python and float64.
 
-Typed from the page, sharing no code with graphgpo_jax. Every function takes
+Shares no code with graphgpo_jax. Every function takes
 rows: a list of dicts with task, attempt, step, state, action, next_state,
 reward, success, terminal, truncated, valid and optionally cost (1.0), in any
 order; it returns float64 [N] in the order of the rows. Rows are trusted.
@@ -41,7 +41,7 @@ CHOICES = {
   'reward_source': ('log', 'success'),
   'episode_statistics': ('trajectories', 'rows'),
   'exponent': ('paper', 'next_distance', 'relative'),
-  'base_group': (False,),  # METHODS.md does not say what True means
+  'base_group': (False,),
 }
 TIE = 1e-6
 
@@ -138,12 +138,11 @@ def graphgpo(rows, **settings):
 def graph_term(rows, **settings):
   """A_G [N] = z(success_reward * omega^exponent - penalty | same state).
 
-  No success in the task: the page says 'A_G = 0 (paper); reference keeps its
-  formula' but has no key for it. Read here as: exponent='paper' is the paper's
-  R_G and brings the paper's rule, the two published exponents keep the
-  formula. It decides in two cases only, costs that differ among the edges of
-  a state and invalid_action_penalty_in_step: otherwise all R_G of a state are
-  equal there and the tie rule gives 0 for every exponent.
+  No success in the task: exponent='paper' brings the paper's rule A_G = 0, the
+  exponents of the published code keep the formula. It decides in two cases
+  only, costs that differ among the edges of a state and
+  invalid_action_penalty_in_step: otherwise all R_G of a state are equal there
+  and the tie rule gives 0 for every exponent.
   """
   s = _settings(settings)
   d_state, exponent = distances(rows)

@@ -23,8 +23,8 @@ def test_shipped_configs_are_whole(scheme):
 
 WRONG = {
   'batch.tasks': (0, 'config.batch.tasks: found 0, allowed: an integer > 0'),
-  'batch.attempts': (1, 'nothing to compare'),
-  'batch.micro_batches': (7, 'a divisor of mini_batch_rows = 512'),
+  'batch.attempts': (1, 'credit compares attempts'),
+  'batch.mini_batch_rows': (0, 'mini_batch_rows: found 0'),
   'loss.clip_low': (1.5, 'loss.clip_low.*in .0, 1'),
   'loss.kl_estimator': ('k4', 'k1, k2, k3'),
   'loss.aggregation': ('mean', 'token_mean, sequence_mean, fixed_length'),
@@ -47,6 +47,10 @@ def test_impossible_values_are_named(key):
 
 def test_missing_and_unknown_keys_are_named():
   config = configs.load(FILE)
+  del config['model']
+  with pytest.raises(ValueError, match='config.model: missing'):
+    configs.check(config)
+  config = configs.load(FILE)
   del config.batch['tasks']
   with pytest.raises(ValueError, match='config.batch.tasks: missing'):
     configs.check(config)
@@ -54,6 +58,12 @@ def test_missing_and_unknown_keys_are_named():
   config.batch.taks = 3
   with pytest.raises(ValueError, match='unknown; did you mean .*batch.tasks'):
     configs.check(config)
+
+
+def test_a_scheme_of_ones_own_may_be_the_argument():
+  config = configs.load(FILE, 'mine:saved')
+  configs.check(config)
+  assert config.credit.to_dict() == {'scheme': 'mine:saved', 'preset': None}
 
 
 BUILD = {
@@ -64,7 +74,9 @@ BUILD = {
   'credit.scheme': ('none', "'none', allowed: gigpo"),
   'mesh.data': (3, 'does not fit 8 devices'),
   'batch.tasks': (64, 'tasks.*48'),
-  'sampling.prompt_length': (20, 'prompt_length'),
+  'sampling.prompt_length': (20, 'at least 37, the length of the first'),
+  'batch.micro_batches': (3, 'batch.mini_batch_rows: found 64.*multiple of 24'),
+  'warm_start.rows': (12, 'warm_start.rows: found 12.*multiple of 8'),
 }
 
 
@@ -81,6 +93,7 @@ PROGRAM = [
   (['--config.batch.tasks=x'], 'batch.tasks'),
   (['--config.batch.tasks=0'], 'an integer > 0'),
   (['--bogus'], 'bogus'),
+  ([f'--config={ROOT}/README.md'], 'a Python file'),
 ]
 
 

@@ -10,11 +10,11 @@ from rollouts import attempt_rows, random_rows
 
 from graphgpo_jax import credit as credits
 from graphgpo_jax import log as logs
-from graphgpo_jax import segments, states
+from graphgpo_jax import states
 from graphgpo_jax.credit import credit_log
 
 SCHEMES = ('grpo', 'gigpo', 'graphgpo')
-TOY = [  # METHODS table, step terms: edge, gigpo, graphgpo .1, graphgpo .8
+TOY = [  # step terms by hand: edge, gigpo, graphgpo .1, graphgpo .8
   (('A', 'B'), 0.7894, 1.0954, 1.095),
   (('A', 'C', 't1'), 0.6059, -0.7303, -0.730),
   (('A', 'C', 't2'), -1.0924, -0.7303, -0.730),
@@ -182,6 +182,22 @@ def test_exponents_agree_without_eps():
     np.testing.assert_allclose(other, first, atol=1e-5)
 
 
+@pytest.mark.parametrize('exponent', ['paper', 'next_distance', 'relative'])
+def test_equal_path_lengths_in_another_order_tie(exponent):
+  rng = np.random.default_rng(0)
+  for length in (10, 50, 200):
+    costs = rng.uniform(0.1, 3, length)
+    rows = []
+    for attempt in range(2):
+      path = ['start', *(f'{attempt}-{i}' for i in range(length - 1)), 'goal']
+      # The first steps cost the same, or next_distance would differ by them.
+      order = [0, *rng.permutation(np.arange(1, length))]
+      for row, cost in zip(attempt_rows(path, attempt=attempt), costs[order]):
+        rows.append(row | {'cost': float(cost)})
+    credit = credit_log(rows, 'graphgpo', exponent=exponent, episode_weight=0)
+    assert (credit == 0).all()
+
+
 @pytest.mark.parametrize('seed', range(8))
 def test_propositions_of_the_paper(seed):
   """4.1: closer is never worse. 4.2: an edge has one credit."""
@@ -298,6 +314,17 @@ def test_unequal_tasks_are_bucketed(monkeypatch):
   np.testing.assert_allclose(together, apart['advantage'], atol=1e-6)
 
 
+def test_a_selection_of_tasks_keeps_its_row_numbers():
+  rows = random_rows(53)
+  steps = states.index_steps(logs.columns(rows))
+  credit_fn = credits.bind('gigpo')
+  whole = credits.credit_steps(steps, credit_fn)['advantage']
+  part = states.select(steps, [1, 2])
+  found = credits.credit_steps(part, credit_fn)['advantage']
+  np.testing.assert_allclose(found[part.row], whole[part.row], atol=1e-6)
+  assert (np.delete(found, part.row) == 0).all()
+
+
 def test_calls_are_cut_at_the_limit(monkeypatch):
   rows = random_rows(52, tasks=9)
   expected = credit_log(rows, 'gigpo')
@@ -310,6 +337,7 @@ WRONG = [
   (('no.such:thing', {}), "scheme 'no.such:thing'"),
   (('math:nothing', {}), "scheme 'math:nothing'"),
   (('math:pi', {}), 'not a function'),
+  (('.x:y', {}), "scheme '.x:y'"),
   (('grpo', {'preset': 'papr'}), "'papr', allowed: paper, reference"),
   (('grpo', {'omega': 0.1}), "'omega': unknown, allowed: mode, eps"),
   (('graphgpo', {'omega': 1}), '0 < omega < 1'),
@@ -373,4 +401,3 @@ def test_presets_cover_the_settings_table():
   known = set(credits.CHOICES) | set(credits.RANGES)
   for name in SCHEMES:
     assert set(credits._keys(credits.load(name))) <= known
-  assert credits.CHOICES['mode'] == segments.MODES

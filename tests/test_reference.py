@@ -15,7 +15,7 @@ NAMES = ('tiny', 'mixed', 'sparse', 'long')
 SCHEMES = ('grpo', 'gigpo', 'graphgpo', 'hgpo', 'g2po')
 EXPONENTS = ('paper', 'next_distance', 'relative')
 
-# METHODS.md, check table: GiGPO, GraphGPO omega .1 and .8, HGPO, G2PO C1.
+# Step terms by hand: GiGPO, GraphGPO omega .1 and .8, HGPO, G2PO C1.
 TOY = {
   ('t0', 0): (0.7894, 1.0954, 1.095, 0.8826, 1.0954),
   ('t0', 1): (0, 0, 0, 0, 0),

@@ -84,7 +84,7 @@ def test_ended_attempts_drop_out(env):
   assert len(own) == 2 * len(solution)
   assert [s.success for s in own if s.attempt == 1][-1]
   other = [s for s in steps if s.task == env.task_name(1)]
-  assert all(not s.success for s in other) or len(other) <= 12
+  assert len(other) == 12 and not any(s.success for s in other)
 
 
 def test_unreadable_replies_are_invalid_steps(env):
@@ -124,18 +124,17 @@ def test_prompt_that_is_too_long_is_refused(real_policy):
 
 def test_packed_rows_by_hand(env):
   steps = rollout.collect(scripted('u'), env, [2], attempts=1, key=KEY)[:2]
-  rows = rollout.pack(steps, [4, 9], rows=3, length=40)
+  rows = rollout.pack(steps, rows=3, length=40)
   assert rows.ids.shape == (3, 40)
-  np.testing.assert_array_equal(rows.slot, [4, 9, -1])
   np.testing.assert_array_equal(rows.response_mask.sum(1), [1, 1, 0])
   assert rows.response_mask[0, 37] and rows.behaviour_logp[0, 37] == -0.5
   text = env.reset([2])[0].text.replace('\n', '') + '>u'
   assert TOKENIZER.decode(rows.ids[0]) == text
   assert (rows.ids[2] == 0).all() and (rows.behaviour_logp[2] == 0).all()
   with pytest.raises(ValueError, match='2 transitions do not fit 1 rows'):
-    rollout.pack(steps, [4, 9], rows=1, length=40)
+    rollout.pack(steps, rows=1, length=40)
   with pytest.raises(ValueError, match='38 tokens does not fit length 37'):
-    rollout.pack(steps, [4, 9], rows=3, length=37)
+    rollout.pack(steps, rows=3, length=37)
 
 
 def test_solver_transitions_reach_the_goal(env):
@@ -164,12 +163,11 @@ def test_wilson_interval_by_hand():
 
 def test_evaluation_counts_successes(env):
   first = env.solution(0)
-  easy = [t for t in range(12) if env.solution(t)[0] == first[0]]
   found = evaluate(
     scripted(*(a[0] for a in first)), env, tasks=range(12), key=KEY
   )
   assert found['attempts'] == 12 and found['success'] >= 1 / 12
-  assert found['low'] < found['success'] < found['high'] and easy
+  assert found['low'] < found['success'] < found['high']
 
 
 def test_play_tells_every_step(env):

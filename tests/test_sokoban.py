@@ -300,8 +300,6 @@ def test_bad_arguments_are_refused(monkeypatch):
   monkeypatch.setattr(f'{make_levels.__module__}._MOST_TRIES', 20)
   with pytest.raises(ValueError, match='no further level'):
     make_levels(0, 1, size=5, boxes=9)
-  with pytest.raises(ValueError, match='prompt_style'):
-    Sokoban(read_levels([CORRIDOR]), prompt_style='rich')
   with pytest.raises(ValueError, match='max_steps'):
     Sokoban(read_levels([CORRIDOR]), max_steps=0)
 

@@ -1,7 +1,6 @@
 """Whole runs: stop, kill, resume, refuse; golden numbers of one update."""
 
 import json
-import os
 import pathlib
 import random
 import signal
@@ -9,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -176,18 +176,14 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
   config = small_config(tmp_path / 'run', updates=1)
   trains.train(config)
   config.updates = 2
-  real = os.open
+  handler = checkpoint.ocp.JsonCheckpointHandler
 
-  def full(path, flags, *rest, **more):
-    if flags & os.O_CREAT and '/checkpoints/6' in str(path):
-      raise OSError(28, 'No space left on device', str(path))
-    return real(path, flags, *rest, **more)
-
-  def no_room(*_, **__):
+  def no_room(self, *_, **__):  # the arrays are written by then
     raise OSError(28, 'No space left on device')
 
-  monkeypatch.setattr(checkpoint.ocp.CheckpointManager, 'save', no_room)
-  monkeypatch.setattr(os, 'open', full)
+  for name in ('save', 'async_save'):
+    if hasattr(handler, name):
+      monkeypatch.setattr(handler, name, no_room)
   message = 'checkpoint 6 was not saved: .*No space left.* last good one is 5'
   with pytest.raises(OSError, match=message):
     trains.train(config, resume=True)
@@ -197,13 +193,12 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
 
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'one_update.json'
-KEPT = ('advantage_mean', 'advantage_std', 'loss', 'grad_norm', 'entropy')
+KEPT = ('advantage_mean', 'advantage_std', 'loss', 'grad_norm', 'entropy', 'kl')
 
 
 @pytest.mark.parametrize('scheme', ['grpo', 'gigpo', 'graphgpo'])
 def test_one_update_gives_the_recorded_numbers(scheme, tmp_path):
-  """A change of these numbers is a decision: to record anew, delete the file
-  and run this test alone, in one process."""
+  """A change of these numbers is a decision."""
   changes = {'credit__omega': 0.1} if scheme == 'graphgpo' else {}
   config = small_config(
     tmp_path / 'run',
@@ -216,12 +211,8 @@ def test_one_update_gives_the_recorded_numbers(scheme, tmp_path):
   )
   row = trains.train(config)
   found = {name: row[name] for name in KEPT}
-  golden = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
-  if scheme not in golden:
-    GOLDEN.write_text(json.dumps(golden | {scheme: found}, indent=2) + '\n')
-    pytest.fail('recorded; run again')
-  assert found == pytest.approx(golden[scheme], rel=2e-3, abs=1e-4)
-  assert row['kl'] >= 0
+  golden = json.loads(GOLDEN.read_text())[scheme]
+  assert found == pytest.approx(golden, rel=2e-3, abs=1e-5)
 
 
 def test_own_credit_function_is_what_trains(tmp_path):
@@ -296,8 +287,7 @@ def test_metrics_past_the_restored_step_are_dropped(tmp_path):
   assert [row['position'] for row in kept] == [0, 1, 2]
 
 
-def test_restore_on_fewer_devices(finished, tmp_path):
-  assert jax.device_count() == 8
+def test_restore_on_another_mesh(finished, tmp_path):
   config = small_config(tmp_path / 'run', mesh__data=2, mesh__fsdp=4)
   run, state = build(config)
   del run
@@ -306,5 +296,12 @@ def test_restore_on_fewer_devices(finished, tmp_path):
   ) as manager:
     like = checkpoint._arrays(state, None)
     arrays = checkpoint.restore(manager, 7, like)
+  same = build(finished)[1]
+  with checkpoint.open_checkpoints(
+    f'{finished.run_dir}/checkpoints'
+  ) as manager:
+    there = checkpoint.restore(manager, 7, checkpoint._arrays(same, None))
+  chex.assert_trees_all_equal(jax.device_get(arrays), jax.device_get(there))
   kernel = arrays['params']['layers']['gate']['kernel']
   assert kernel.sharding == state.params['layers']['gate']['kernel'].sharding
+  assert (kernel != state.params['layers']['gate']['kernel']).any()

@@ -57,7 +57,6 @@ def batch(seed=0, rows=16, length=10):
     ids=ids,
     response_mask=mask,
     behaviour_logp=logps.astype(np.float32),
-    slot=np.arange(rows, dtype=np.int32),
   )
   return packed, rng.normal(size=rows).astype(np.float32)
 
@@ -183,7 +182,6 @@ def score(params, rows):
 def test_padding_rows_change_nothing():
   rows, advantage = batch()
   padded = jax.tree.map(lambda x: np.concatenate([x, np.zeros_like(x)]), rows)
-  padded.slot[16:] = -1
   params, _ = one_step(rows, advantage)
   other, _ = one_step(padded, np.concatenate([advantage, advantage + 9]))
   chex.assert_trees_all_close(other, params, atol=2e-5)

@@ -13,10 +13,10 @@ import ml_collections
 
 
 def get_config(scheme: str = 'graphgpo') -> ml_collections.ConfigDict:
-  """Config of a scheme: 'graphgpo', 'gigpo' or 'grpo'."""
+  """Config of a scheme: 'graphgpo', 'gigpo', 'grpo' or 'file:function'."""
   config = ml_collections.ConfigDict()
   config.seed = 0
-  config.run_dir = f'runs/sokoban_tiny_{scheme}'
+  config.run_dir = f'runs/sokoban_tiny_{scheme.replace(":", "_")}'
   config.updates = 80
   config.env = {
     'factory': 'graphgpo_jax.envs.sokoban:make',
@@ -46,13 +46,20 @@ def get_config(scheme: str = 'graphgpo') -> ml_collections.ConfigDict:
     'micro_batches': 8,
     'resample_retries': 0,
   }
-  config.credit = {
-    'scheme': scheme,
-    'preset': 'paper',
-    'reward_source': 'success',
-    'success_reward': 10.0,
-    'invalid_action_penalty': 0.1,
-  }
+  config.credit = {'scheme': scheme, 'preset': None}
+  if ':' not in scheme:  # a function has its own defaults
+    config.credit = {
+      'scheme': scheme,
+      'preset': 'paper',
+      'mode': 'mean_std_norm',
+      'reward_source': 'success',
+      'success_reward': 10.0,
+      'invalid_action_penalty': 0.1,
+    }
+  if scheme in ('gigpo', 'graphgpo'):
+    config.credit.update({'episode_weight': 1.0, 'step_weight': 1.0})
+  if scheme == 'gigpo':
+    config.credit.gamma = 0.95
   if scheme == 'graphgpo':
     config.credit.omega = 0.1
   config.loss = {

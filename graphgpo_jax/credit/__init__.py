@@ -72,8 +72,9 @@ def load(scheme: str | Callable) -> Callable:
     )
   try:
     function = getattr(importlib.import_module(module), name)
-  except (ImportError, AttributeError, ValueError, SyntaxError) as problem:
-    raise ValueError(f'scheme {scheme!r}: {problem}') from None
+  except (Exception, SystemExit) as problem:  # a user's file may do anything
+    words = f'{type(problem).__name__}: {problem}'
+    raise ValueError(f'scheme {scheme!r}: {words}') from problem
   if not callable(function):
     raise ValueError(f'scheme {scheme!r}: not a function')
   return function
@@ -206,7 +207,7 @@ def _credit(rollouts, credit_fn):
 
 
 def credit_steps(steps: states.Steps, credit_fn: CreditFn) -> dict:
-  """`credit` for any mix of task sizes: results [N], in row order.
+  """`credit` for any mix of task sizes: results in row order.
 
   Tasks are put into buckets by powers of two of (M, T, K), so that one long
   attempt does not pad all the others.
@@ -214,11 +215,11 @@ def credit_steps(steps: states.Steps, credit_fn: CreditFn) -> dict:
   Raises:
     ValueError: an advantage is not finite.
   """
-  results = {}
+  results, size = {}, int(steps.row.max()) + 1
   for tasks, shapes in _buckets(steps.sizes()):
     rollouts = states.pad(states.select(steps, tasks), shapes=shapes)
     answer = credit(rollouts, credit_fn=credit_fn)
-    for name, values in in_row_order(rollouts, answer, len(steps.row)).items():
+    for name, values in in_row_order(rollouts, answer, size).items():
       if name in results:
         results[name] += values
       else:

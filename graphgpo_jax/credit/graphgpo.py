@@ -9,8 +9,6 @@ from graphgpo_jax.credit import grpo
 from graphgpo_jax.graph import fill_unreachable, goal_distances
 from graphgpo_jax.types import Rollouts
 
-EXPONENTS = ('paper', 'next_distance', 'relative')
-
 
 def advantages(
   rollouts: Rollouts,
@@ -42,7 +40,8 @@ def advantages(
     omega: in (0, 1).
     exponent: 'paper' d(s') + c, and A_G = 0 in a task without a success;
       'next_distance' d(s') (published code); 'relative' d(s') - d(s) + c. With
-      eps = 0 under 'mean_std_norm' the three agree: the factor cancels.
+      eps = 0 and equal costs the three agree under 'mean_std_norm', since the
+      factor cancels (where no penalty is subtracted in the step).
     mode: 'mean_std_norm' or 'mean_norm'.
     eps: added to the standard deviation.
     reward_source: of A_E: 'log', or 'success' (success_reward at a success).
@@ -67,13 +66,16 @@ def advantages(
     episode_statistics=episode_statistics,
   )
   groups = segments.state_segments(rollouts)
-  power = _exponents(rollouts, graph, exponent)
-  penalty = 0.0
+  power, distance = _exponents(rollouts, graph, exponent)
+  penalty = None
   if invalid_action_penalty_in_step:
     penalty = invalid_action_penalty / success_reward * ~rollouts.valid
   if mode == 'mean_std_norm' and eps == 0:
-    power, penalty = _rescale(power, penalty, omega, groups)
-  reward = success_reward * (omega**power - penalty)
+    power, penalty = _rescale(power, penalty, omega, distance, groups)
+  reward = omega**power
+  if penalty is not None:
+    reward -= penalty
+  reward *= success_reward
   step = segments.standardise(reward, mode=mode, eps=eps, **groups)
   if exponent == 'paper':
     solved = rollouts.success.any((1, 2), keepdims=True)
@@ -82,34 +84,35 @@ def advantages(
 
 
 def _exponents(rollouts, graph, exponent):
-  """Exponent of omega for every step, [B, M, T]."""
+  """Exponent of omega and d(s) for every step, [B, M, T] each."""
   num_tasks, _, num_steps = rollouts.state.shape
   distance = goal_distances(graph, steps=num_steps)
   distance = fill_unreachable(distance, graph).reshape(num_tasks, 1, -1)
   after = jnp.take_along_axis(distance, rollouts.next_state, -1)
+  here = jnp.take_along_axis(distance, rollouts.state, -1)
   if exponent == 'next_distance':
-    return after
-  through = after + rollouts.cost
+    return after, here
   if exponent == 'paper':
-    return through
-  return through - jnp.take_along_axis(distance, rollouts.state, -1)
+    return after + rollouts.cost, here
+  return after + rollouts.cost - here, here
 
 
-def _rescale(power, penalty, omega, groups):
+def _rescale(power, penalty, omega, distance, groups):
   """Divides the rewards of a state by its best one, before any rounding.
 
   A z-score without eps does not see a common factor, but float32 does: omega =
   0.1 underflows 40 steps from the goal. Exponents become relative to the
-  state's smallest; path lengths within rounding of it tie. A penalty grows by
-  the same factor; beyond 1e12 rewards no longer tell.
+  state's smallest; those within rounding of it, which is that of d(s), tie. A
+  penalty grows by the same factor; beyond 1e12 rewards no longer tell.
   """
   segment, mask = groups['segments'].reshape(-1), groups['mask']
   best = jnp.where(mask, power, jnp.inf).reshape(-1)
   best = jax.ops.segment_min(best, segment, groups['num_segments'])
   best = jnp.where(mask, best[segment].reshape(power.shape), 0.0)
   excess = jnp.maximum(power - best, 0.0)
-  excess = jnp.where(excess <= segments.TIE * jnp.maximum(1.0, best), 0, excess)
-  if isinstance(penalty, float):  # none
-    return excess, penalty
+  rounding = segments.TIE * jnp.maximum(1.0, distance)
+  excess = jnp.where(excess <= rounding, 0.0, excess)
+  if penalty is None:
+    return excess, None
   growth = jnp.minimum(omega ** (-best), 1e12)
   return excess, jnp.minimum(penalty * growth, 1e12)

@@ -44,22 +44,16 @@ class Sokoban:
 
   alphabet = ALPHABET
 
-  def __init__(
-    self, levels: Levels, *, max_steps: int = 15, prompt_style: str = 'compact'
-  ):
+  def __init__(self, levels: Levels, *, max_steps: int = 15):
     """Keeps the levels; `reset` starts slots.
 
     Args:
       levels: the tasks, see sokoban_levels.
       max_steps: steps after which an attempt is truncated.
-      prompt_style: 'compact', the room's symbols without line breaks and '>',
-        answered by one letter: one token per cell for a character tokenizer.
 
     Raises:
-      ValueError: an unknown prompt style or a step limit below 1.
+      ValueError: a step limit below 1.
     """
-    if prompt_style != 'compact':
-      raise ValueError(f"prompt_style is {prompt_style!r}, not 'compact'")
     if max_steps < 1:
       raise ValueError(f'max_steps is {max_steps}, less than 1')
     self.max_steps = max_steps
