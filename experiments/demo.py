@@ -8,13 +8,13 @@ Leaves learning_curve.png, credit_graph.png, rollouts.jsonl and report.md.
 """
 
 import pathlib
-import sys
 
 import numpy as np
 from absl import app, flags
 
 from graphgpo_jax import config as configs
 from graphgpo_jax import credit, log, metrics, plots, states
+from graphgpo_jax.cli import fail
 from graphgpo_jax.train import train
 
 CONFIG = pathlib.Path(__file__).parent / 'configs' / 'sokoban_tiny.py'
@@ -31,8 +31,7 @@ def main(_):
   try:
     train(config, resume=True)
   except (ValueError, OSError) as problem:
-    print(f'error: {str(problem).splitlines()[0]}', file=sys.stderr)
-    sys.exit(2)
+    fail('demo.py', problem)
   rows = metrics.read_metrics(folder / 'metrics.jsonl')
   if rows[-1]['position'] + 1 < config.warm_start.steps + config.updates:
     return

@@ -12,6 +12,7 @@ from absl import app, flags
 from ml_collections import config_flags
 
 from graphgpo_jax import config as configs
+from graphgpo_jax.cli import fail
 from graphgpo_jax.train import train
 
 CONFIG = config_flags.DEFINE_config_file('config', None, 'FILE[:ARGUMENT]')
@@ -30,13 +31,7 @@ def main(_):
       allow_changed_config=CHANGED.value,
     )
   except (ValueError, OSError) as problem:
-    fail(problem)
-
-
-def fail(problem):
-  """Says what is wrong and leaves."""
-  print(f'error: {str(problem).splitlines()[0]}', file=sys.stderr)
-  sys.exit(2)
+    fail('run.py', problem)
 
 
 def parse(arguments):
@@ -48,7 +43,7 @@ def parse(arguments):
       raise ValueError('--config: missing, allowed: FILE[:ARGUMENT]')
     return rest
   except (flags.Error, ValueError, TypeError, OSError) as problem:
-    fail(problem)
+    fail('run.py', problem)
 
 
 if __name__ == '__main__':

@@ -5,6 +5,7 @@ import ast
 import json
 import os
 import sys
+import warnings
 
 from graphgpo_jax import credit as credits
 from graphgpo_jax import log as logs
@@ -24,18 +25,31 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: list[str] | None = None) -> None:
   """Runs a command; exits with 2 and one line on stderr if it can't."""
-  sys.path.append(os.getcwd())  # schemes by dotted path lie beside the log
   try:
-    options = _parser().parse_args(arguments)
-    options.run(options)
-  except BrokenPipeError:
+    sys.path.append(os.getcwd())  # schemes by dotted path lie where one works
+    try:
+      options = _parser().parse_args(arguments)
+      options.run(options)
+    finally:
+      sys.stdout.flush()
+  except BrokenPipeError:  # the reader has seen enough
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-  except (ValueError, OSError) as problem:
-    line = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-    if len(line) > 1000:
-      line = f'{line[:1000]}...'
-    print(f'graphgpo: error: {line}', file=sys.stderr)
-    sys.exit(2)
+  except KeyboardInterrupt:
+    sys.exit(130)
+  except Exception as problem:  # whatever it is, the user gets one line
+    fail('graphgpo', problem)
+
+
+def fail(program: str, problem: Exception) -> None:
+  """Says in one line on stderr what is wrong, and exits with 2."""
+  words = ' '.join(str(problem).split()) or type(problem).__name__
+  if not isinstance(problem, ValueError | OSError):
+    words = f'{type(problem).__name__}: {words}'
+  if len(words) > 1000:
+    words = f'{words[:500]} ... {words[-400:]}'
+  if sys.stderr:
+    print(f'{program}: error: {words}', file=sys.stderr)
+  sys.exit(2)
 
 
 def _parser():
@@ -73,7 +87,6 @@ def _parser():
 def _add_scheme_options(parser):
   parser.add_argument(
     '--scheme',
-    default='graphgpo',
     help=f'{", ".join(credits.schemes())} or package.file:function',
   )
   parser.add_argument('--preset', help=f'{", ".join(credits.PRESETS)}')
@@ -94,10 +107,12 @@ def _settings(pairs):
       raise CommandError(f'--set: found {pair!r}, allowed: KEY=VALUE')
     if key in settings:
       raise CommandError(f'--set: {key} is given twice')
-    try:
-      settings[key] = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-      settings[key] = text
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')
+      try:
+        settings[key] = ast.literal_eval(text)
+      except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        settings[key] = text
   return settings
 
 
@@ -113,7 +128,9 @@ def _read(path):
 def _run_scheme(log, steps, scheme, credit_fn):
   try:
     return credits.credit_steps(steps, credit_fn)
-  except Exception as problem:  # a user's function may raise anything
+  except logs.LogError as problem:
+    raise log.error(problem) from None
+  except (Exception, SystemExit) as problem:  # a user's function may do all
     name = type(problem).__name__
     raise CommandError(
       f'{log.path}: scheme {scheme!r} failed: {name}: {problem}'
@@ -121,8 +138,9 @@ def _run_scheme(log, steps, scheme, credit_fn):
 
 
 def _credit(options):
+  scheme = options.scheme or 'graphgpo'
   credit_fn = credits.bind(
-    options.scheme, preset=options.preset, **_settings(options.set)
+    scheme, preset=options.preset, **_settings(options.set)
   )
   log, steps = _read(options.log)
   if steps.attempt.max() == 0:
@@ -130,9 +148,9 @@ def _credit(options):
       f"{log.path}: field 'task': every task has a single attempt, allowed: "
       'at least one task with two, or there is nothing to compare'
     )
-  results = _run_scheme(log, steps, options.scheme, credit_fn)
+  results = _run_scheme(log, steps, scheme, credit_fn)
   names = ['advantage']
-  if credits.uses_graph(options.scheme):
+  if credits.uses_graph(scheme):
     names += ['distance', 'next_distance']
   logs.write_results(options.out, log, {k: results[k] for k in names})
 
@@ -153,7 +171,16 @@ def _stats(options):
 def _draw(options):
   from graphgpo_jax import plots  # matplotlib takes half a second to load
 
-  names = options.compare.split(',') if options.compare else [options.scheme]
+  names = [options.scheme or 'graphgpo']
+  if options.compare:
+    names = options.compare.split(',')
+    if options.scheme or len(set(names)) < len(names):
+      raise CommandError(
+        f'--compare: found {options.compare!r}, allowed: different schemes, '
+        'and no --scheme beside it'
+      )
+  if os.path.exists(options.out) and os.path.samefile(options.log, options.out):
+    raise CommandError(f'--out: {options.out} is the log itself')
   settings = _settings(options.set)
   if options.compare and settings:
     raise CommandError('--set: goes with --scheme, not with --compare')
@@ -167,6 +194,11 @@ def _draw(options):
     some = ', '.join(ids[:5]) + (', ...' if len(ids) > 5 else '')
     raise CommandError(
       f'{log.path}: --task: found {options.task!r}, allowed: {some}'
+    )
+  if ids.count(options.task) > 1:
+    raise CommandError(
+      f'{log.path}: --task: {options.task} is the id of two tasks, a text and '
+      'an integer'
     )
   steps = states.select(steps, [ids.index(options.task)])
   results = {

@@ -9,6 +9,7 @@ import dataclasses
 import errno
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterable, Mapping
 
@@ -31,7 +32,7 @@ class LogError(ValueError):
   def __init__(self, row, field, found, allowed):
     self.row, self.field = row, field
     self.reason = f'found {_short(found)}, allowed: {allowed}'
-    super().__init__(f'row {row}: field {field!r}: {self.reason}')
+    super().__init__(f'row {row}: field {_short(field)}: {self.reason}')
 
 
 class Words(str):
@@ -142,7 +143,7 @@ class RolloutLog:
     if not isinstance(problem, LogError):
       return ValueError(f'{self.path}: {problem}')
     line = problem.row + self.first + 1
-    field = f'field {problem.field!r}: {problem.reason}'
+    field = f'field {_short(problem.field)}: {problem.reason}'
     return ValueError(f'{self.path}: row {line}: {field}')
 
 
@@ -173,7 +174,7 @@ def read_log(path: str | os.PathLike) -> RolloutLog:
         raise RolloutLog(str(path), meta, table, lines, first).error(
           problem
         ) from None
-      except (ValueError, RecursionError) as problem:
+      except ValueError as problem:
         raise ValueError(f'{path}: row {number}: {problem}') from None
       lines.append(line)
   log = RolloutLog(str(path), meta, table, lines, first)
@@ -189,7 +190,9 @@ def _parse(line):
   if len(line) > LINE_LIMIT:
     raise ValueError(f'longer than {LINE_LIMIT >> 20} MiB, the limit of a line')
   try:
-    row = json.loads(line.decode(), object_pairs_hook=_object)
+    row = json.loads(
+      line.decode(), object_pairs_hook=_object, parse_int=_integer
+    )
   except UnicodeDecodeError:
     raise ValueError('found bytes that are not UTF-8 text') from None
   except json.JSONDecodeError as problem:
@@ -197,9 +200,21 @@ def _parse(line):
     raise ValueError(
       f'found {words}, allowed: one whole JSON object per line'
     ) from None
+  except RecursionError:
+    raise ValueError(
+      'found too deep a nesting, allowed: one flat JSON object per line'
+    ) from None
   if not isinstance(row, dict):
     raise ValueError(f'found {_short(row)}, allowed: a JSON object')
   return row
+
+
+def _integer(digits):
+  if len(digits) > 400:
+    raise ValueError(
+      f'found an integer of {len(digits)} digits, allowed: up to 400'
+    )
+  return int(digits)
 
 
 def _object(pairs):
@@ -213,20 +228,30 @@ def _object(pairs):
 
 def _header(row):
   for name, allowed in (('format', FORMAT), ('version', VERSION)):
-    if row.get(name) != allowed or isinstance(row.get(name), bool):
-      found = _short(row.get(name))
+    found = row.get(name, Words('nothing'))
+    if found != allowed or type(found) is not type(allowed):
+      found = _short(found)
       raise ValueError(f'field {name!r}: found {found}, allowed: {allowed!r}')
+  steps = [name for name in FIELDS if name in row]
+  if steps:
+    raise ValueError(
+      f'field {steps[0]!r}: found in the header, allowed: in steps only'
+    )
   return {k: v for k, v in row.items() if k not in ('format', 'version')}
 
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike, mode: str = 'w'):
   """A file that appears whole or not at all, replacing one of its name."""
-  path = os.path.realpath(path)
-  folder, name = os.path.split(path)
+  real = os.path.realpath(path)
+  folder, name = os.path.split(real)
   if not os.path.isdir(folder):
     raise FileNotFoundError(errno.ENOENT, 'no such folder', folder)
-  handle, temporary = tempfile.mkstemp(prefix=f'.{name}.', dir=folder)
+  wanted = str(path)
+  plain = os.path.isfile(real) or not os.path.lexists(real)
+  if not plain or not name or wanted in ('', '.') or wanted.endswith('/'):
+    raise OSError(errno.EINVAL, 'not a plain file', wanted)
+  handle, temporary = tempfile.mkstemp(prefix='.graphgpo-', dir=folder)
   try:
     encoding = None if 'b' in mode else 'utf-8'
     with os.fdopen(handle, mode, encoding=encoding) as file:
@@ -235,8 +260,11 @@ def atomic_write(path: str | os.PathLike, mode: str = 'w'):
       os.fsync(file.fileno())
     umask = os.umask(0)
     os.umask(umask)
-    os.chmod(temporary, 0o666 & ~umask)
-    os.replace(temporary, path)
+    mode_bits = 0o666 & ~umask
+    if os.path.exists(real):
+      mode_bits = stat.S_IMODE(os.stat(real).st_mode)
+    os.chmod(temporary, mode_bits)
+    os.replace(temporary, real)
   except BaseException:
     with contextlib.suppress(FileNotFoundError):
       os.unlink(temporary)

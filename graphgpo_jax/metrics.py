@@ -35,11 +35,15 @@ def episode_scores(
   reward = steps.reward
   if reward_source == 'success':
     reward = success_reward * steps.success
-  score = reward - invalid_action_penalty * ~steps.valid
-  total = np.add.reduceat(score, starts)
-  size = np.add.reduceat(abs(score), starts)
-  total[abs(total) <= TIE * size] = 0
-  return steps.task[ends], total
+  total = np.add.reduceat(reward, starts)
+  size = np.add.reduceat(abs(reward), starts)
+  total[abs(total) <= 1e-12 * size] = 0
+  penalty = invalid_action_penalty * np.add.reduceat(
+    ~steps.valid, starts, dtype=int
+  )
+  score = total - penalty
+  score[abs(score) <= TIE * (abs(total) + penalty)] = 0
+  return steps.task[ends], score
 
 
 def zero_signal_tasks(task: np.ndarray, score: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ the same input gives the same bytes.
 """
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 
 import matplotlib
@@ -221,6 +222,9 @@ def _draw_nodes(ax, layout, steps, kept):
 
 
 def _draw_legend(figure, steps, kept, title):
+  title = ''.join(
+    c if c.isprintable() else '\N{REPLACEMENT CHARACTER}' for c in title
+  )
   title = title if len(title) <= 60 else f'{title[:57]}...'
   states = _count(len(steps.texts[steps.task[kept[0]]]), 'state')
   attempts = _count(steps.attempt[kept].max() + 1, 'attempt')
@@ -323,5 +327,7 @@ def save(figure: Figure, path: str | os.PathLike) -> None:
     raise ValueError(f'path: found suffix {suffix!r}, allowed: {allowed}')
   options = {'format': suffix[1:], 'metadata': {clock[suffix]: None}}
   salt = matplotlib.rc_context({'svg.hashsalt': 'graphgpo'})
-  with salt, atomic_write(path, 'wb') as file:
+  with salt, atomic_write(path, 'wb') as file, warnings.catch_warnings():
+    # A script without a font here is drawn as boxes; nothing to be done.
+    warnings.filterwarnings('ignore', 'Glyph .* missing')
     figure.savefig(file, dpi=DPI, **options)

@@ -64,10 +64,13 @@ def standardise(
   count = jnp.maximum(sums[:, 1], 2.0)
   centred = jnp.where(varies, centred - sums[:, 0] / count, 0.0)
   if mode == 'mean_norm':
-    return (centred * spread).reshape(shape)
-  deviation = jnp.sqrt(total(centred**2) / (count - ddof))
-  scale = jnp.where(varies, deviation + eps / spread, 1.0)
-  return (centred / scale).reshape(shape)
+    result = centred * spread
+  else:
+    deviation = jnp.sqrt(total(centred**2) / (count - ddof))
+    result = centred / jnp.where(varies, deviation + eps / spread, 1.0)
+  # What is not finite compares as a tie: it must not become a silent 0.
+  finite = jnp.isfinite(values) & jnp.isfinite(spread)
+  return jnp.where(mask & ~finite, jnp.nan, result).reshape(shape)
 
 
 def state_segments(rollouts: Rollouts) -> dict:

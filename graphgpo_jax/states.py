@@ -18,7 +18,12 @@ from graphgpo_jax.types import Rollouts
 # Sums of rewards and path lengths must stay float32 numbers.
 RANGES = {
   'step': (np.int64, 0, 2**31 - 1, 'an integer from 0'),
-  'reward': (np.float64, -1e30, 1e30, 'a finite number up to 1e30'),
+  'reward': (
+    np.float64,
+    -1e30,
+    1e30,
+    'a finite number, up to 1e30 and 0 or at least 1e-30',
+  ),
   'cost': (np.float64, 1e-30, 1e30, 'a number > 0, from 1e-30 to 1e30'),
 }
 
@@ -143,6 +148,8 @@ def _numbers(table):
       fits = (values >= low) & (values <= high)
     except OverflowError:  # an integer beyond any machine number
       fits = np.array([low <= x <= high for x in table[name]])
+    if name == 'reward' and fits.all():
+      fits = (values == 0) | (abs(values) >= 1e-30)
     if not fits.all():
       bad = int(np.argmin(fits))
       raise LogError(bad, name, table[name][bad], words)

@@ -115,13 +115,19 @@ def test_settings_reach_the_scheme(log, tmp_path):
   np.testing.assert_allclose([r['advantage'] for r in rows], expected)
 
 
-def test_own_scheme_by_dotted_path(log, tmp_path, monkeypatch):
+def test_own_scheme_by_dotted_path(log, tmp_path, monkeypatch, capsys):
   (tmp_path / 'mine.py').write_text(
     'def half(rollouts, graph, *, weight=0.5):\n'
     '  return weight * rollouts.reward * rollouts.mask\n'
     'def broken(rollouts, graph):\n'
     '  return rollouts.no_such_field\n'
+    'def leaves(rollouts, graph):\n'
+    '  raise SystemExit(0)\n'
+    'def infinite(rollouts, graph):\n'
+    '  return rollouts.reward + float("inf")\n'
   )
+  (tmp_path / 'leaving.py').write_text('raise SystemExit(0)')
+  (tmp_path / 'failing.py').write_text('1 / 0')
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(sys, 'path', [*sys.path])
   out = tmp_path / 'out.jsonl'
@@ -130,7 +136,13 @@ def test_own_scheme_by_dotted_path(log, tmp_path, monkeypatch):
   for row in read(out)[1:]:
     assert row['advantage'] == np.float32(2 * row['reward'])
     assert 'distance' in row
-  assert run(*command, 'mine:broken') == 2
+  for scheme in ('mine:broken', 'mine:leaves', 'leaving:f', 'failing:f'):
+    capsys.readouterr()
+    assert run(*command, scheme) == 2
+    error = capsys.readouterr().err
+    assert error.count('\n') == 1 and scheme in error
+  assert run(*command, 'mine:infinite') == 2
+  assert "row 2: field 'advantage': found inf" in capsys.readouterr().err
   assert run(*command, 'mine:half', '--preset', 'reference') == 2
 
 
@@ -155,6 +167,16 @@ WRONG = [
   (['stats', 'LOG', '--jsn'], '--jsn'),
   (['draw', 'LOG', '--task', 'x', '--out', 'OUT'], "'x', allowed: task 0"),
   (['draw', 'LOG', '--task', 'task 0', '--out', 'OUT'], "suffix '', allow"),
+  (
+    ['credit', 'LOG', '--set', 'omega={[]:1}', '--out', 'OUT'],
+    "found '{[]:1}'",
+  ),
+  (['credit', 'LOG', '--set', 'eps=' + '1' * 401, '--out', 'OUT'], '1e30'),
+  (['draw', 'LOG', '--task', 'task 0', '--out', 'LOG'], 'the log itself'),
+  (
+    ['draw', 'LOG', '--task', 'x', '--compare', 'grpo,grpo', '--out', 'OUT'],
+    'dif',
+  ),
   (['nothing'], 'credit'),
   ([], 'COMMAND'),
 ]
@@ -238,3 +260,12 @@ def test_module_runs_as_a_program(log, tmp_path):
     [*command, '--scheme', 'x', '--out', str(out)], capture_output=True
   )
   assert done.returncode == 2 and done.stderr.count(b'\n') == 1
+
+
+def test_closed_output_is_no_error(log):
+  command = f'{sys.executable} -m graphgpo_jax stats {log} | true'
+  environment = {k: v for k, v in os.environ.items() if k != 'PYTHONUNBUFFERED'}
+  done = subprocess.run(
+    command, shell=True, capture_output=True, env=environment
+  )
+  assert (done.returncode, done.stderr) == (0, b'')

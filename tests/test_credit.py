@@ -1,6 +1,7 @@
 """Credit schemes: the toy table, the rules, propositions, a slow oracle."""
 
 import functools
+import math
 
 import jax
 import numpy as np
@@ -194,8 +195,11 @@ def test_equal_path_lengths_in_another_order_tie(exponent):
       order = [0, *rng.permutation(np.arange(1, length))]
       for row, cost in zip(attempt_rows(path, attempt=attempt), costs[order]):
         rows.append(row | {'cost': float(cost)})
-    credit = credit_log(rows, 'graphgpo', exponent=exponent, episode_weight=0)
-    assert (credit == 0).all()
+    for settings in ({}, {'eps': 1e-8}, {'mode': 'mean_norm'}):
+      credit = credit_log(
+        rows, 'graphgpo', exponent=exponent, episode_weight=0, **settings
+      )
+      assert (credit == 0).all()
 
 
 @pytest.mark.parametrize('seed', range(8))
@@ -350,6 +354,10 @@ WRONG = [
   (('gigpo', {'invalid_action_penalty': -1}), '>= 0'),
   (('gigpo', {'step_weight': float('inf')}), 'any finite number'),
   (('gigpo', {'invalid_action_penalty_in_step': 1}), 'False, True'),
+  (('gigpo', {'success_reward': 1e39}), 'up to 1e30'),
+  (('gigpo', {'eps': 10**400}), 'up to 1e30'),
+  ((math.hypot, {}), 'no signature'),
+  ((5, {}), 'a name or a function'),
   (('gigpo', {'mode': 'mean'}), 'mean_std_norm, mean_norm'),
   (('gigpo', {'episode_statistics': 'x'}), 'trajectories, rows'),
   (('gigpo', {'reward_source': 'x'}), 'log, success'),
@@ -380,10 +388,22 @@ def test_own_function_and_dotted_path():
 
 def test_schemes_that_return_nonsense_are_named():
   rows = random_rows(62)
-  with pytest.raises(ValueError, match='row .* is not finite'):
-    credit_log(rows, lambda rollouts, graph: rollouts.reward * float('nan'))
+  with pytest.raises(ValueError, match="row 0: field 'advantage': found nan"):
+    credit_log(rows, lambda rollouts, graph: rollouts.reward + float('nan'))
   with pytest.raises(ValueError, match=r'returns \[B, M, T\]'):
     credit_log(rows, lambda rollouts, graph: rollouts.reward[0])
+  for nonsense in (lambda r, g: r.mask, lambda r, g: r.reward * 1j):
+    with pytest.raises(ValueError, match='returns floats'):
+      credit_log(rows, nonsense)
+
+
+def test_settings_that_are_equal_but_of_another_type_are_told_apart():
+  def scheme(rollouts, graph, *, n=1):
+    return rollouts.mask * {int: 1.0, bool: 100.0, float: 7.0}[type(n)]
+
+  rows = random_rows(63)
+  found = [credit_log(rows, scheme, n=n)[0] for n in (1, True, 1.0)]
+  assert found == [1, 100, 7]
 
 
 def test_every_scheme_vmaps():

@@ -127,3 +127,8 @@ def test_penalty_that_cancels_a_return_leaves_exactly_zero():
   found = np.asarray(segments.subtract_penalty(values, penalty))
   assert found[0] == 0 and found[2] == 0
   np.testing.assert_allclose(found[1], 0.1, rtol=1e-6)
+
+
+def test_what_is_not_finite_does_not_become_a_silent_zero():
+  for bad in (np.nan, np.inf, -np.inf):
+    assert np.isnan(one_group([1.0, bad, 2.0])[1])

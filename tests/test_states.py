@@ -1,6 +1,7 @@
 """The rollout log and its rules: each broken once; interning and padding."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ BROKEN = {  # name: (row, changes, row blamed, field blamed)
   'nan reward': (0, {'reward': float('nan')}, 0, 'reward'),
   'inf reward': (0, {'reward': -float('inf')}, 0, 'reward'),
   'huge reward': (0, {'reward': 10**400}, 0, 'reward'),
+  'reward too small for float32': (0, {'reward': 1e-40}, 0, 'reward'),
   'text reward': (2, {'reward': '1'}, 2, 'reward'),
   'bool reward': (2, {'reward': True}, 2, 'reward'),
   'bool step': (0, {'step': False}, 0, 'step'),
@@ -219,6 +221,15 @@ DAMAGED = {  # name: (lines, message)
     "row 1: field 'version': found 2, allowed: 1",
   ),
   'format': ([b'{"format": "x"}'], "row 1: field 'format': found 'x'"),
+  'float version': (
+    [b'{"format": "graphgpo-rollouts", "version": 1.0}'],
+    "row 1: field 'version': found 1.0",
+  ),
+  'a step as header': (
+    [HEADER[:-1] + b', "task": 1}'],
+    "row 1: field 'task': found in the header",
+  ),
+  'digits': ([b'{"task": ' + b'1' * 5000 + b'}'], 'row 1: found an integer of'),
   'a second header': ([HEADER, HEADER], "row 2: field 'task'"),
 }
 
@@ -256,6 +267,36 @@ def test_rows_are_named_by_line_number(tmp_path):
   for lines, number in ((encoded(rows), 4), ([HEADER, *encoded(rows)], 5)):
     with pytest.raises(ValueError, match=f"row {number}: field 'reward'"):
       logs.read_log(write(tmp_path / 'log.jsonl', *lines))
+
+
+def test_output_keeps_the_mode_of_the_file_it_replaces(tmp_path):
+  path = tmp_path / 'log.jsonl'
+  path.touch(0o600)
+  link = tmp_path / 'link'
+  link.symlink_to(path)
+  logs.write_log(link, three_steps())
+  assert path.stat().st_mode & 0o777 == 0o600
+  assert link.is_symlink() and logs.read_log(path).table['step'][:3] == [
+    0,
+    1,
+    2,
+  ]
+
+
+@pytest.mark.parametrize('kind', ['fifo', 'folder', 'loop', 'slash', 'nothing'])
+def test_only_plain_files_are_replaced(kind, tmp_path):
+  path = tmp_path / 'out'
+  if kind == 'fifo':
+    os.mkfifo(path)
+  elif kind == 'folder':
+    path.mkdir()
+  elif kind == 'loop':
+    path.symlink_to(path)
+  wanted = {'slash': f'{path}/', 'nothing': ''}.get(kind, str(path))
+  before = sorted(tmp_path.iterdir())
+  with pytest.raises(OSError):
+    logs.write_log(wanted, three_steps())
+  assert sorted(tmp_path.iterdir()) == before
 
 
 def test_failed_write_leaves_the_old_file(tmp_path):

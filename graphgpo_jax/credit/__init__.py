@@ -7,7 +7,6 @@ named by its file here ('graphgpo') or by a dotted path ('package.file:name').
 import functools
 import importlib
 import inspect
-import math
 import numbers
 import pkgutil
 from collections.abc import Callable
@@ -18,7 +17,7 @@ import numpy as np
 
 from graphgpo_jax import graph as graphs
 from graphgpo_jax import segments, states
-from graphgpo_jax.log import columns
+from graphgpo_jax.log import LogError, columns
 from graphgpo_jax.types import CreditFn, Rollouts
 
 PRESETS = {
@@ -37,9 +36,10 @@ CHOICES = {
   'exponent': ('paper', 'next_distance', 'relative'),
   'invalid_action_penalty_in_step': (False, True),
 }
+LARGEST = 1e30  # what is computed with must stay a float32 number
 RANGES = {  # key: (holds, words)
   'eps': (lambda x: x >= 0, 'a number >= 0'),
-  'success_reward': (lambda x: x > 0, 'a number > 0'),
+  'success_reward': (lambda x: x >= 1 / LARGEST, 'a number > 0'),
   'invalid_action_penalty': (lambda x: x >= 0, 'a number >= 0'),
   'episode_weight': (lambda x: True, 'any finite number'),
   'step_weight': (lambda x: True, 'any finite number'),
@@ -62,6 +62,8 @@ def load(scheme: str | Callable) -> Callable:
   """
   if callable(scheme):
     return scheme
+  if not isinstance(scheme, str):
+    raise ValueError(f'scheme: found {scheme!r}, allowed: a name or a function')
   if scheme in schemes():
     return importlib.import_module(f'{__name__}.{scheme}').advantages
   module, colon, name = scheme.partition(':')
@@ -118,14 +120,19 @@ def bind(
   defaults = PRESETS[preset or 'paper'] if named else {}
   chosen = {k: v for k, v in defaults.items() if k in keys} | settings
   try:
-    return _partial(function, tuple(sorted(chosen.items())))
+    # With their types, since 1 == True == 1.0.
+    pairs = sorted(chosen.items())
+    return _partial(function, tuple((k, type(v), v) for k, v in pairs))
   except TypeError:  # an unhashable value: no cache
     return functools.partial(function, **chosen)
 
 
 def _keys(function):
   kinds = inspect.Parameter
-  parameters = inspect.signature(function).parameters.values()
+  try:
+    parameters = inspect.signature(function).parameters.values()
+  except (ValueError, TypeError) as problem:
+    raise ValueError(f'scheme {function!r}: {problem}') from None
   if any(p.kind is kinds.VAR_KEYWORD for p in parameters):
     return None
   return [p.name for p in parameters if p.kind is kinds.KEYWORD_ONLY]
@@ -142,14 +149,16 @@ def _check_setting(key, value, keys):
   elif key in RANGES:
     holds, allowed = RANGES[key]
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    fits = number and math.isfinite(value) and holds(value)
+    fits = number and abs(value) <= LARGEST and holds(value)
+    allowed += ' (up to 1e30)'
   if allowed and not fits:
-    raise ValueError(f'setting {key!r}: found {value!r}, allowed: {allowed}')
+    found = ascii(value)[:60]
+    raise ValueError(f'setting {key!r}: found {found}, allowed: {allowed}')
 
 
 @functools.lru_cache(256)
 def _partial(function, settings):
-  return functools.partial(function, **dict(settings))
+  return functools.partial(function, **{k: value for k, _, value in settings})
 
 
 @functools.partial(jax.jit, static_argnames=('credit_fn', 'mesh'))
@@ -191,6 +200,10 @@ def _credit(rollouts, credit_fn):
       f'a scheme returns [B, M, T] = {rollouts.state.shape}, found '
       f'{jnp.shape(advantage)}'
     )
+  if not jnp.issubdtype(jnp.result_type(advantage), jnp.floating):
+    raise ValueError(
+      f'a scheme returns floats, found {jnp.result_type(advantage)}'
+    )
   num_tasks, _, num_steps = rollouts.state.shape
   raw = graphs.goal_distances(graph, steps=num_steps)
   filled = graphs.fill_unreachable(raw, graph).reshape(num_tasks, 1, -1)
@@ -213,7 +226,7 @@ def credit_steps(steps: states.Steps, credit_fn: CreditFn) -> dict:
   attempt does not pad all the others.
 
   Raises:
-    ValueError: an advantage is not finite.
+    LogError: an advantage is not finite.
   """
   results, size = {}, int(steps.row.max()) + 1
   for tasks, shapes in _buckets(steps.sizes()):
@@ -231,7 +244,7 @@ def in_row_order(rollouts: Rollouts, answer: dict, size: int) -> dict:
   """Results [B, M, T] of `credit` as [size], 0 for rows that are not there.
 
   Raises:
-    ValueError: an advantage is not finite.
+    LogError: an advantage is not finite.
   """
   mask = np.asarray(rollouts.mask)
   row = np.asarray(rollouts.row)[mask]
@@ -241,7 +254,9 @@ def in_row_order(rollouts: Rollouts, answer: dict, size: int) -> dict:
     results[name][row] = values[mask]
   finite = np.isfinite(results['advantage'])
   if not finite.all():
-    raise ValueError(f'advantage of row {np.argmin(finite)} is not finite')
+    bad = int(np.argmin(finite))
+    value = float(results['advantage'][bad])
+    raise LogError(bad, 'advantage', value, 'a finite number')
   return results
 
 

@@ -67,15 +67,21 @@ def advantages(
   )
   groups = segments.state_segments(rollouts)
   power, distance = _exponents(rollouts, graph, exponent)
-  penalty = None
+  best, excess = _relative_to_best(power, distance, groups)
+  penalty = 0.0
   if invalid_action_penalty_in_step:
     penalty = invalid_action_penalty / success_reward * ~rollouts.valid
   if mode == 'mean_std_norm' and eps == 0:
-    power, penalty = _rescale(power, penalty, omega, distance, groups)
-  reward = omega**power
-  if penalty is not None:
-    reward -= penalty
-  reward *= success_reward
+    # A z-score without eps does not see a common factor, but float32 does:
+    # omega = 0.1 underflows 40 steps from the goal. So the state's best reward
+    # is the unit. A penalty grows with it; beyond 1e12 rewards do not tell.
+    power = excess
+    if invalid_action_penalty_in_step:
+      growth = jnp.minimum(omega ** (-best), 1e12)
+      penalty = jnp.minimum(penalty * growth, 1e12)
+  else:
+    power = best + excess
+  reward = success_reward * (omega**power - penalty)
   step = segments.standardise(reward, mode=mode, eps=eps, **groups)
   if exponent == 'paper':
     solved = rollouts.success.any((1, 2), keepdims=True)
@@ -97,13 +103,10 @@ def _exponents(rollouts, graph, exponent):
   return after + rollouts.cost - here, here
 
 
-def _rescale(power, penalty, omega, distance, groups):
-  """Divides the rewards of a state by its best one, before any rounding.
+def _relative_to_best(power, distance, groups):
+  """Smallest exponent of the state, and how far each is above it, [B, M, T].
 
-  A z-score without eps does not see a common factor, but float32 does: omega =
-  0.1 underflows 40 steps from the goal. Exponents become relative to the
-  state's smallest; those within rounding of it, which is that of d(s), tie. A
-  penalty grows by the same factor; beyond 1e12 rewards no longer tell.
+  Path lengths within rounding of the best one, which is that of d(s), tie.
   """
   segment, mask = groups['segments'].reshape(-1), groups['mask']
   best = jnp.where(mask, power, jnp.inf).reshape(-1)
@@ -111,8 +114,4 @@ def _rescale(power, penalty, omega, distance, groups):
   best = jnp.where(mask, best[segment].reshape(power.shape), 0.0)
   excess = jnp.maximum(power - best, 0.0)
   rounding = segments.TIE * jnp.maximum(1.0, distance)
-  excess = jnp.where(excess <= rounding, 0.0, excess)
-  if penalty is None:
-    return excess, None
-  growth = jnp.minimum(omega ** (-best), 1e12)
-  return excess, jnp.minimum(penalty * growth, 1e12)
+  return best, jnp.where(excess <= rounding, 0.0, excess)
