@@ -64,3 +64,10 @@ def test_a_peer_that_differs_stops_the_benchmark(monkeypatch):
   monkeypatch.setattr(benchmark, 'scipy_graphgpo', wrong)
   with pytest.raises(RuntimeError, match='2x4x8: ours and a peer differ'):
     benchmark.compare('2x4x8', ['graphgpo'], 1)
+
+
+def test_large_log_is_credited_and_measured():
+  script = SCRIPT.with_name('large_log.py')
+  command = [sys.executable, script, '--tasks', '20', '--longest', '50']
+  done = subprocess.run(command, check=True, capture_output=True, text=True)
+  assert done.stdout.startswith('20 tasks, ') and 'GiB at most' in done.stdout

@@ -68,6 +68,21 @@ def test_toy_table_shuffled_with_other_tasks_and_renamed_attempts():
   check_toy([rows[i] for i in order], lambda a: f'{a[::-1]}-x')
 
 
+def test_toy_table_padded_on_eight_devices():
+  toy, others = reference.toy_rows(), random_rows(3, tasks=7)
+  rollouts = batch(toy + others, (8, 9, 20, 64))
+  mesh = jax.make_mesh((8,), ('data',), (jax.sharding.AxisType.Auto,))
+  for column, (scheme, settings) in enumerate(COLUMNS, 1):
+    credit_fn = credits.bind(scheme, episode_weight=0, **settings)
+    answer = credits.credit(rollouts, credit_fn=credit_fn, mesh=mesh)
+    found = in_rows(rollouts, answer['advantage'])
+    for row, credit in zip(toy, found):
+      ends = (row['state'], 'G' if row['success'] else row['next_state'])
+      edge = (*ends, row['attempt'])
+      line = next(x for x in TOY if x[0] in (ends, edge))
+      assert abs(credit - line[column]) < 1e-3, (scheme, settings, edge)
+
+
 def batch(rows, shapes=(None,) * 4):
   return states.intern(rows, shapes=shapes)
 
