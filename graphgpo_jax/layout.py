@@ -87,6 +87,7 @@ def _rows(column, sender, receiver):
 
 
 def lengths(vectors):
+  """Lengths [G, 1] of vectors [G, 2], never 0, to divide by."""
   return np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
 
 

@@ -3,6 +3,7 @@
 Pure functions, jitted once per shape and sharded by `sharding`.
 """
 
+import functools
 from collections.abc import Callable
 
 import flax.struct
@@ -133,6 +134,25 @@ def imitation_objective(
   return loss, {'loss': loss, 'entropy': bonus}
 
 
+def _sum_gradients(loss, params, batch, micro_batches):
+  """Gradients and metrics of loss(params, *batch), a micro-batch at a time."""
+
+  def split(x):
+    # Every micro-batch takes rows of every device.
+    return x.reshape(-1, micro_batches, *x.shape[1:]).swapaxes(0, 1)
+
+  def add(total, part):
+    found, metrics = jax.grad(loss, has_aux=True)(params, *part)
+    return jax.tree.map(jnp.add, total, found), metrics
+
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  total, metrics = jax.lax.scan(add, zeros, jax.tree.map(split, batch))
+  return total, {
+    name: values.max() if name == 'ratio_error' else values.sum()
+    for name, values in metrics.items()
+  }
+
+
 def make_update(
   graphdef,
   optimizer: optax.GradientTransformation,
@@ -175,38 +195,23 @@ def make_update(
       decoder, rows.ids, temperature=temperature, with_entropy=with_entropy
     )
 
-  def micro_loss(params, reference, rows, advantage, weights):
+  def micro_loss(params, rows, advantage, weights, reference):
     logp, entropy = score(params, rows, True)
     reference_logp = None
     if uses_reference:
       reference_logp = jax.lax.stop_gradient(score(reference, rows, False))
     return objective(logp, entropy, rows, advantage, reference_logp, weights)
 
-  def gradients(params, reference, rows, advantage):
+  def update(state, rows, advantage, reference=None):
     weights = losses.aggregation_weights(
       rows.response_mask, aggregation=aggregation, fixed_length=fixed_length
     )
-
-    def split(x):
-      # Every micro-batch takes rows of every device.
-      return x.reshape(-1, micro_batches, *x.shape[1:]).swapaxes(0, 1)
-
-    parts = jax.tree.map(split, (rows, advantage, weights))
-    differentiate = jax.grad(micro_loss, has_aux=True)
-
-    def add(total, part):
-      found, metrics = differentiate(params, reference, *part)
-      return jax.tree.map(jnp.add, total, found), metrics
-
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    total, metrics = jax.lax.scan(add, zeros, parts)
-    return total, {
-      name: values.max() if name == 'ratio_error' else values.sum()
-      for name, values in metrics.items()
-    }
-
-  def update(state, rows, advantage, reference=None):
-    found, metrics = gradients(state.params, reference, rows, advantage)
+    found, metrics = _sum_gradients(
+      functools.partial(micro_loss, reference=reference),
+      state.params,
+      (rows, advantage, weights),
+      micro_batches,
+    )
     metrics['grad_norm'] = optax.tree.norm(found)
     change, opt_state = optimizer.update(found, state.opt_state, state.params)
     params = optax.apply_updates(state.params, change)

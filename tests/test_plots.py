@@ -263,8 +263,9 @@ def test_large_graphs(nodes, attempts, length):
 
 def test_odd_texts_are_no_markup(tmp_path):
   rows = walk(['$-a-_-b-G'], success=(0,), task='$x_{')
-  for title in ('$y^{', None):
+  for title in ('$y^{', '\x01\udcff\u4e2d', None):
     plots.save(draw(rows, [1, -1], title=title), tmp_path / 'a.png')
+    assert (tmp_path / 'a.png').stat().st_size > 5000
 
 
 @pytest.mark.parametrize('suffix', ['png', 'svg', 'pdf'])

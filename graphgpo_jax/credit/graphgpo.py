@@ -66,22 +66,17 @@ def advantages(
     episode_statistics=episode_statistics,
   )
   groups = segments.state_segments(rollouts)
-  power, distance = _exponents(rollouts, graph, exponent)
-  best, excess = _relative_to_best(power, distance, groups)
-  penalty = 0.0
+  penalty = None
   if invalid_action_penalty_in_step:
     penalty = invalid_action_penalty / success_reward * ~rollouts.valid
-  if mode == 'mean_std_norm' and eps == 0:
-    # A z-score without eps does not see a common factor, but float32 does:
-    # omega = 0.1 underflows 40 steps from the goal. So the state's best reward
-    # is the unit. A penalty grows with it; beyond 1e12 rewards do not tell.
-    power = excess
-    if invalid_action_penalty_in_step:
-      growth = jnp.minimum(omega ** (-best), 1e12)
-      penalty = jnp.minimum(penalty * growth, 1e12)
-  else:
-    power = best + excess
-  reward = success_reward * (omega**power - penalty)
+  reward = _rewards(
+    *_exponents(rollouts, graph, exponent),
+    penalty,
+    omega,
+    groups,
+    rescale=mode == 'mean_std_norm' and eps == 0,
+  )
+  reward *= success_reward
   step = segments.standardise(reward, mode=mode, eps=eps, **groups)
   if exponent == 'paper':
     solved = rollouts.success.any((1, 2), keepdims=True)
@@ -103,15 +98,24 @@ def _exponents(rollouts, graph, exponent):
   return after + rollouts.cost - here, here
 
 
-def _relative_to_best(power, distance, groups):
-  """Smallest exponent of the state, and how far each is above it, [B, M, T].
+def _rewards(power, distance, penalty, omega, groups, *, rescale):
+  """omega^power - penalty, of which path lengths within rounding tie.
 
-  Path lengths within rounding of the best one, which is that of d(s), tie.
+  rescale: in units of the state's best reward. A z-score without eps does not
+  see a common factor, but float32 does: omega = 0.1 underflows 40 steps from
+  the goal. A penalty grows by the unit; beyond 1e12 rewards no longer tell.
   """
   segment, mask = groups['segments'].reshape(-1), groups['mask']
   best = jnp.where(mask, power, jnp.inf).reshape(-1)
   best = jax.ops.segment_min(best, segment, groups['num_segments'])
   best = jnp.where(mask, best[segment].reshape(power.shape), 0.0)
   excess = jnp.maximum(power - best, 0.0)
+  # Exponents are differences of path lengths: they round like d(s).
   rounding = segments.TIE * jnp.maximum(1.0, distance)
-  return best, jnp.where(excess <= rounding, 0.0, excess)
+  excess = jnp.where(excess <= rounding, 0.0, excess)
+  reward = omega ** (excess if rescale else best + excess)
+  if penalty is None:
+    return reward
+  if rescale:
+    penalty = penalty * jnp.minimum(omega ** (-best), 1e12)
+  return reward - jnp.minimum(penalty, 1e12)
