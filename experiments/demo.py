@@ -118,9 +118,9 @@ def write_report(config, rows, task, path):
     f'| {name} | {value:.0f} s | {value / everything:.1%} |'
     for name, value in seconds.items()
   )
-  share = sum(r['seconds_credit'] for r in updates) / sum(
-    r['seconds_rollout'] + r['seconds_credit'] + r['seconds_update']
-    for r in updates
+  phases = ('seconds_rollout', 'seconds_credit', 'seconds_update')
+  share = np.median(
+    [row['seconds_credit'] / sum(row[p] for p in phases) for row in updates]
   )
   gain = last['panel_success'] - first['panel_success']
   error = max(row['ratio_error_first'] for row in updates)
@@ -149,7 +149,7 @@ do as well. What is shown here is learning from rollouts and nothing else.
 Per update (median): {median('steps'):.0f} environment steps, \
 {median('tokens_per_second'):.0f} tokens/s, {median('steps_per_second'):.0f} \
 steps/s;
-credit takes {share:.2%} of rollout, credit and update. The first optimizer step
+credit takes {share:.2%} of an iteration (median). The first optimizer step
 of an update sees ratios within {error:.1g} of 1.
 
 Where to look next
