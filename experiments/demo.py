@@ -139,7 +139,7 @@ Success on {last['panel_attempts']} held-out levels (95 % interval):
 That is {100 * gain:+.1f} points. The warm start ({config.warm_start.steps} \
 supervised steps on solver traces) stands in for
 pretraining. It is held back on purpose: 300 steps of it alone reach 63 % greedy
-and 72 % sampled (seed 0). What is shown here is learning from rollouts and nothing else.
+and 72 % sampled (seed 0). What is shown here is learning from rollouts.
 
 | phase | time | share |
 |---|---|---|
