@@ -2,7 +2,7 @@
 
   python experiments/demo.py [--run_dir runs/demo] [--seed 0]
 
-Takes about 5 minutes on 2 cores. It is the run of configs/sokoban_tiny.py with
+Takes 5 to 8 minutes on 2 cores. It is the run of configs/sokoban_tiny.py with
 nothing changed, so it stops (Ctrl-C) and, started again, resumes like any run.
 Leaves learning_curve.png, credit_graph.png, rollouts.jsonl and report.md.
 """

@@ -3,10 +3,10 @@
   python experiments/run.py --config experiments/configs/sokoban_tiny.py
   python experiments/run.py --config experiments/configs/sokoban_tiny.py:gigpo
 
-Needs nothing but the project; takes about 5 minutes on 2 cores. The warm start
-on solver traces, a stand-in for pretraining, is held back on purpose (more of
-it alone would solve most levels), so that there is something left to learn by
-reinforcement.
+Needs nothing but the project; takes 8 minutes on one core. Expect 26 to 33 %
+held-out success (greedy) after the warm start and 62 to 68 % at the end with
+GraphGPO, 52 to 65 % with GiGPO, 41 to 59 % with GRPO (three seeds). The warm
+start on solver traces stands in for pretraining and is held back on purpose.
 """
 
 import ml_collections
