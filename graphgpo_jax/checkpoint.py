@@ -109,9 +109,14 @@ def _check_same(found, expected, folder):
 
 
 def frozen(config, state):
-  """A copy of the parameters that no update gives away; None without KL."""
+  """A copy of the parameters that no update gives away; None without KL.
+
+  On the host where the config says so.
+  """
   if not config.loss.kl_coefficient:
     return None
+  if config.loss.reference == 'host':
+    return jax.device_get(state.params)
   return jax.tree.map(lambda x: x.copy(), state.params)
 
 
@@ -165,4 +170,7 @@ def begin(config, manager, state, *, resume, allow_changed_config):
     opt_state=jax.tree.unflatten(jax.tree.structure(state.opt_state), leaves),
     step=arrays['step'],
   )
-  return last, state, arrays.get('reference'), record['cursor']
+  reference = arrays.get('reference')
+  if config.loss.reference == 'host':
+    reference = jax.device_get(reference)
+  return last, state, reference, record['cursor']

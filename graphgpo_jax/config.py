@@ -9,6 +9,8 @@ import pathlib
 import ml_collections
 
 from graphgpo_jax.loss import AGGREGATIONS, ESTIMATORS
+from graphgpo_jax.rollout import OVERFLOWS
+from graphgpo_jax.update import OPTIMIZERS
 
 SEVERAL = (int, lambda x: x > 1, 'an integer > 1: credit compares attempts')
 POSITIVE = (int, lambda x: x > 0, 'an integer > 0')
@@ -20,8 +22,17 @@ TEXT = (str, lambda x: bool(x), 'a text')
 FREE = None  # a section whose keys belong to somebody else, who checks them
 
 
+SWITCH = (bool, lambda x: True, 'True or False')
+MAYBE = (int | None, lambda x: x is None or x > 0, 'an integer > 0, or None')
+
+
 def _one_of(names):
   return str, lambda x: x in names, ', '.join(names)
+
+
+def _rising(x):
+  whole = all(type(n) is int and n > 0 for n in x)
+  return whole and len(x) > 0 and list(x) == sorted(set(x))
 
 
 SCHEMA = {
@@ -32,14 +43,19 @@ SCHEMA = {
   'env.settings': FREE,  # keywords of the factory for both splits
   'env.train': FREE,  # and for each of them
   'env.panel': FREE,
-  'model': FREE,  # DecoderConfig without vocab_size
+  'model': FREE,  # DecoderConfig without vocab_size, or checkpoint and changes
   'sampling.temperature': ABOVE,
-  'sampling.prompt_length': POSITIVE,
+  'sampling.prompt_lengths': (tuple | list, _rising, 'rising integers > 0'),
+  'sampling.overflow': _one_of(OVERFLOWS),
   'sampling.max_new_tokens': POSITIVE,
+  'sampling.prefill_tokens': POSITIVE,
+  'sampling.gather_weights': SWITCH,
   'batch.tasks': POSITIVE,
   'batch.attempts': SEVERAL,
-  'batch.mini_batch_rows': POSITIVE,
-  'batch.micro_batches': POSITIVE,
+  'batch.mini_batch_steps': POSITIVE,  # environment steps per optimizer step
+  'batch.micro_batch_rows': POSITIVE,  # rows of tokens with gradients at once
+  'batch.row_length': POSITIVE,  # tokens; steps are packed into rows
+  'batch.logit_chunk': MAYBE,  # tokens; None projects a micro-batch at once
   'batch.resample_retries': COUNT,  # > 0 turns dynamic sampling on
   'credit.scheme': TEXT,
   'credit.preset': (str | None, lambda x: True, 'a text or None'),
@@ -48,22 +64,27 @@ SCHEMA = {
   'loss.clip_high': NOT_BELOW,
   'loss.kl_coefficient': NOT_BELOW,
   'loss.kl_estimator': _one_of(ESTIMATORS),
+  'loss.reference': _one_of(('device', 'host')),  # where its weights wait
   'loss.entropy_coefficient': NOT_BELOW,
   'loss.aggregation': _one_of(AGGREGATIONS),
   'loss.fixed_length': POSITIVE,
+  'optimizer.name': _one_of(OPTIMIZERS),
   'optimizer.learning_rate': NOT_BELOW,
   'optimizer.warmup_steps': COUNT,
   'optimizer.b1': FRACTION,
   'optimizer.b2': FRACTION,
   'optimizer.weight_decay': NOT_BELOW,
   'optimizer.max_grad_norm': ABOVE,
+  'optimizer.moment_dtype': _one_of(('float32', 'bfloat16')),
   'warm_start.steps': COUNT,
   'warm_start.tasks': POSITIVE,
-  'warm_start.rows': POSITIVE,
+  'warm_start.mini_batch_steps': POSITIVE,
   'warm_start.learning_rate': NOT_BELOW,
   'evaluation.every': POSITIVE,
   'evaluation.tasks': POSITIVE,
   'evaluation.temperature': ABOVE,
+  'evaluation.top_k': COUNT,
+  'evaluation.top_p': (float, lambda x: 0 < x <= 1, 'a number in (0, 1]'),
   'checkpoint.every': POSITIVE,
   'mesh.data': (int, lambda x: x > 0 or x == -1, 'an integer > 0, or -1'),
   'mesh.fsdp': POSITIVE,
@@ -106,7 +127,7 @@ def check(config: ml_collections.ConfigDict) -> None:
     kind, holds, words = rule
     value = found[key]
     typed = isinstance(value, float | int if kind is float else kind)
-    typed &= not isinstance(value, bool)
+    typed &= kind is bool or not isinstance(value, bool)
     finite = not isinstance(value, float) or math.isfinite(value)
     if not (typed and finite and holds(value)):
       raise ValueError(f'config.{key}: found {value!r}, allowed: {words}')

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from graphgpo_jax.envs.base import Environment
-from graphgpo_jax.rollout import Policy, batch_rows, collect
+from graphgpo_jax.rollout import Policy, collect
 from graphgpo_jax.types import Transition
 
 EVALUATION = 2**31 - 1  # iteration number of keys; no update has it
@@ -36,9 +36,9 @@ def play(policy: Policy, env: Environment, task: int, key: jax.Array):
   (observation,), history = env.reset([task]), []
   yield f'{env.task_name(task)}\n{observation.text}'
   for step in range(env.max_steps):
-    prompt = env.prompt(history, observation)
-    keys = jax.random.split(jax.random.fold_in(key, step), batch_rows(1))
-    (reply,) = policy([prompt], keys)
+    prompt, _ = policy.encode(env, history, observation)
+    keys = jax.random.split(jax.random.fold_in(key, step), 1)
+    (reply,) = policy.answer([prompt], keys)
     action, _ = env.parse(reply.text)
     (outcome,) = env.step([0], [action])
     history.append((observation, action))

@@ -1,8 +1,8 @@
 """Token losses of policy optimisation: PPO clipping, KL penalties, weights.
 
-Axes: R token rows, L tokens. Every loss is a plain weighted sum over tokens,
-with weights made once per mini-batch by `aggregation_weights`: the sum over
-micro-batches is then the loss of the mini-batch, however it was split.
+Arrays are over tokens, of one shape [...]. Every loss is a plain weighted sum
+over tokens, with weights made once per mini-batch by `aggregation_weights`: the
+sum over micro-batches is then the loss of the mini-batch, however it was split.
 """
 
 import chex
@@ -16,45 +16,45 @@ ESTIMATORS = ('k1', 'k2', 'k3')
 MAX_LOG_RATIO = 20.0
 
 
-def aggregation_weights(mask, *, aggregation, fixed_length=None):
+def aggregation_weights(response_length, *, aggregation, fixed_length=None):
   """Weight of every token in the loss of a whole mini-batch.
 
-    token_mean:     mask / tokens
-    sequence_mean:  mask / (tokens of the row * rows)
-    fixed_length:   mask / (fixed_length * rows)
+    token_mean:     1 / tokens
+    sequence_mean:  1 / (tokens of the step's response * steps)
+    fixed_length:   1 / (fixed_length * steps)
 
-  where tokens and rows count masked tokens and rows that have any. The weights
-  of the first two sum to 1; an empty mask gives zeros.
+  for the tokens of responses, 0 for all others; tokens and steps are counted
+  over the mini-batch. The weights of the first two sum to 1.
 
   Args:
-    mask: [R, L] bool, True for the tokens that are trained on.
+    response_length: [...] int32, see `types.TokenRows`.
     aggregation: one of the names above.
     fixed_length: in tokens, for 'fixed_length' only.
 
   Returns:
-    [R, L] float32.
+    [...] float32.
 
   Raises:
     ValueError: an unknown aggregation, or fixed_length is missing.
   """
-  chex.assert_rank(mask, 2)
-  mask = jnp.asarray(mask, jnp.float32)
-  lengths = mask.sum(axis=1, keepdims=True)
-  rows = (lengths > 0).sum()
+  mask = response_length > 0
+  length = jnp.maximum(response_length, 1).astype(jnp.float32)
+  # Each response adds up to 1, whatever row it lies in.
+  steps = jnp.round(jnp.sum(mask / length))
   if aggregation == 'token_mean':
-    size = lengths.sum()
+    size = mask.sum()
   elif aggregation == 'sequence_mean':
-    size = lengths * rows
+    size = length * steps
   elif aggregation == 'fixed_length':
     if fixed_length is None or not fixed_length > 0:
       raise ValueError(f'fixed_length must be > 0 tokens, got {fixed_length}')
-    size = fixed_length * rows
+    size = fixed_length * steps
   else:
     raise ValueError(
       f'aggregation must be one of {AGGREGATIONS}, got {aggregation!r}'
     )
   # Counts are 0 or at least 1, so this only changes 0 / 0.
-  return mask / jnp.maximum(size, 1)
+  return mask / jnp.maximum(size, 1).astype(jnp.float32)
 
 
 def _log_ratio(logp, other_logp, live):
@@ -66,7 +66,7 @@ def _log_ratio(logp, other_logp, live):
 def clipped_policy_loss(
   logp, behaviour_logp, advantage, weights, *, clip_low, clip_high
 ):
-  """The clipped surrogate of PPO, with one advantage per row.
+  """The clipped surrogate of PPO, with one advantage per step.
 
     ratio = exp(min(logp - behaviour_logp, 20))
     loss  = -sum w * min(ratio * A, clip(ratio, 1 - low, 1 + high) * A)
@@ -77,10 +77,10 @@ def clipped_policy_loss(
   hold (nan and inf included).
 
   Args:
-    logp: [R, L] float, of the current policy, in nats.
-    behaviour_logp: [R, L] float, of the policy that sampled, in nats.
-    advantage: [R] float32, for all of a row's own tokens.
-    weights: [R, L] float32 >= 0, from `aggregation_weights`.
+    logp: [...] float, of the current policy, in nats.
+    behaviour_logp: [...] float, of the policy that sampled, in nats.
+    advantage: [...] float32, of the step that a token belongs to.
+    weights: [...] float32 >= 0, from `aggregation_weights`.
     clip_low: the ratio is clipped below 1 - clip_low.
     clip_high: and above 1 + clip_high.
 
@@ -90,12 +90,11 @@ def clipped_policy_loss(
     'approximate_kl', of (ratio - 1) - log(ratio), an estimate of
     KL(behaviour || current) in nats. Maximum: 'ratio_error', of |ratio - 1|.
   """
-  chex.assert_equal_shape([logp, behaviour_logp, weights])
-  chex.assert_shape(advantage, (logp.shape[0],))
+  chex.assert_equal_shape([logp, behaviour_logp, advantage, weights])
   live = weights > 0
   log_ratio = _log_ratio(logp, behaviour_logp, live)
   ratio = jnp.exp(jnp.minimum(log_ratio, MAX_LOG_RATIO))
-  advantage = jnp.where(live, advantage[:, None], 0.0)
+  advantage = jnp.where(live, advantage, 0.0)
   clipped = jnp.clip(ratio, 1 - clip_low, 1 + clip_high)
   loss = -jnp.sum(weights * jnp.minimum(ratio * advantage, clipped * advantage))
   low = (ratio < 1 - clip_low) & (advantage < 0)
@@ -122,9 +121,9 @@ def kl_penalty(logp, reference_logp, weights, *, estimator):
   of KL(reference || current). Tokens of weight 0 are ignored altogether.
 
   Args:
-    logp: [R, L] float, of the current policy, in nats.
-    reference_logp: [R, L] float, of the reference policy, in nats.
-    weights: [R, L] float32 >= 0, from `aggregation_weights`.
+    logp: [...] float, of the current policy, in nats.
+    reference_logp: [...] float, of the reference policy, in nats.
+    weights: [...] float32 >= 0, from `aggregation_weights`.
     estimator: 'k1', 'k2' or 'k3'.
 
   Returns:

@@ -3,6 +3,8 @@
 The host's side of training: text, loops and sizes that vary live here.
 """
 
+import bisect
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,7 +15,7 @@ from graphgpo_jax.envs.base import Environment
 from graphgpo_jax.states import power_of_two
 from graphgpo_jax.types import TokenRows, Transition
 
-SMALLEST_BATCH = 32  # rows; smaller batches are padded, to bound compilations
+SMALLEST_BATCH = 32  # keys; fewer are padded, to bound compilations
 
 
 class Reply(NamedTuple):
@@ -25,11 +27,23 @@ class Reply(NamedTuple):
   text: str
 
 
-Policy = Callable[[Sequence[str], jax.Array], list[Reply]]
+OVERFLOWS = ('error', 'drop_history', 'truncate_left')
+
+
+class Policy(NamedTuple):
+  """What plays: from text to ids, from ids to replies.
+
+  Attributes:
+    encode: (env, history, observation) -> (prompt ids [P], whether cut).
+    answer: (prompts, keys [n]) -> n replies.
+  """
+
+  encode: Callable[..., tuple[np.ndarray, bool]]
+  answer: Callable[[Sequence[np.ndarray], jax.Array], list[Reply]]
 
 
 def batch_rows(count: int) -> int:
-  """Rows that a batch of prompts is padded to, to bound compilations."""
+  """Keys that are made at once, to bound compilations."""
   return max(SMALLEST_BATCH, power_of_two(count))
 
 
@@ -44,59 +58,72 @@ def _step_keys(key, iteration, tasks, attempts, step):
   return jax.vmap(derive)(tasks, attempts)
 
 
+def encode_prompt(
+  tokenizer, env: Environment, history, observation, *, limit, overflow
+) -> tuple[np.ndarray, bool]:
+  """Ids of what the model is shown, and whether anything was left out.
+
+  Args:
+    tokenizer: see `models.tokenizer`.
+    history, observation: see `Environment.prompt`.
+    limit: in tokens.
+    overflow: for longer prompts: 'error', 'drop_history' (the oldest steps, as
+      many as needed) or 'truncate_left' (the first tokens).
+
+  Raises:
+    ValueError: too long, and overflow does not help.
+  """
+  ids = tokenizer.encode_prompt(env.prompt(history, observation))
+  cut = len(ids) > limit
+  if cut and overflow == 'drop_history':
+    for start in range(1, len(history) + 1):
+      ids = tokenizer.encode_prompt(env.prompt(history[start:], observation))
+      if len(ids) <= limit:
+        break
+  elif cut and overflow == 'truncate_left':
+    ids = ids[-limit:]
+  if len(ids) > limit:
+    raise ValueError(
+      f'sampling.prompt_length: a prompt has {len(ids)} tokens, allowed: '
+      f'{limit} (sampling.overflow = {overflow!r})'
+    )
+  return np.asarray(ids, np.int32), cut
+
+
 def make_policy(
   sampler: Callable,
-  parameters,
+  params,
   tokenizer,
   *,
-  prompt_length: int,
+  limit: int,
+  overflow: str = 'error',
   temperature: float = 1.0,
   greedy: bool = False,
 ) -> Policy:
-  """A function from prompts and per-row keys to replies.
+  """The policy of some parameters.
 
   Args:
-    sampler: of `sampling.make_sampler`.
-    parameters: of the decoder.
-    tokenizer: with encode and decode.
-    prompt_length: P, tokens; prompts are right-padded to it.
-    temperature: > 0.
-    greedy: take the likeliest token.
-
-  Returns:
-    policy(prompts [n], keys [batch_rows(n)]) -> n replies. Batches are padded
-    to a power of two of rows (at least 32), so that finished attempts cost
-    nothing and the sampler compiles once per power.
-
-  Raises:
-    ValueError: by the policy, a prompt longer than prompt_length.
+    sampler: of `generation.make_sampler`.
+    params: of the decoder.
+    tokenizer: see `models.tokenizer`.
+    limit, overflow: see `encode_prompt`.
+    temperature, greedy: see the sampler.
   """
 
-  def policy(prompts, keys):
-    rows = len(prompts)
-    size = batch_rows(rows)
-    encoded = [np.asarray(tokenizer.encode(text), np.int32) for text in prompts]
-    lengths = np.ones(size, np.int32)
-    lengths[:rows] = [len(ids) for ids in encoded]
-    if lengths.max() > prompt_length:
-      raise ValueError(
-        f'a prompt has {lengths.max()} tokens, more than prompt_length '
-        f'= {prompt_length}'
-      )
-    ids = np.zeros((size, prompt_length), np.int32)
-    for row, prompt_ids in enumerate(encoded):
-      ids[row, : len(prompt_ids)] = prompt_ids
-    samples = sampler(parameters, ids, lengths, keys, temperature, greedy)
-    samples = jax.tree.map(np.asarray, samples)
+  def answer(prompts, keys):
+    samples = sampler(params, prompts, keys, temperature, greedy)
     replies = []
-    for row, prompt_ids in enumerate(encoded):
+    for row, prompt in enumerate(prompts):
       length = samples.lengths[row]
       said = samples.ids[row, :length]
       logps = samples.logps[row, :length]
-      replies.append(Reply(prompt_ids, said, logps, tokenizer.decode(said)))
+      replies.append(Reply(prompt, said, logps, tokenizer.decode(said)))
     return replies
 
-  return policy
+  encode = functools.partial(
+    encode_prompt, tokenizer, limit=limit, overflow=overflow
+  )
+  return Policy(encode, answer)
 
 
 def collect(
@@ -134,17 +161,17 @@ def collect(
       break
     rows = np.resize(active, batch_rows(len(active)))
     keys = _step_keys(key, iteration, task_of[rows], attempt_of[rows], step)
-    prompts = [env.prompt(histories[i], observations[i]) for i in active]
-    replies = policy(prompts, keys)
+    shown = [policy.encode(env, histories[i], observations[i]) for i in active]
+    replies = policy.answer([ids for ids, _ in shown], keys)
     parsed = [env.parse(reply.text) for reply in replies]
     outcomes = env.step(active, [action for action, _ in parsed])
     remaining = []
-    for i, reply, (action, spelt), outcome in zip(
-      active, replies, parsed, outcomes
+    for i, (_, cut), reply, (action, spelt), outcome in zip(
+      active, shown, replies, parsed, outcomes
     ):
       ids = names[int(task_of[i])], int(attempt_of[i]), step
       transitions.append(
-        _transition(*ids, observations[i], action, outcome, reply, spelt)
+        _transition(*ids, observations[i], action, outcome, reply, spelt, cut)
       )
       histories[i].append((observations[i], action))
       observations[i] = outcome.observation
@@ -154,7 +181,9 @@ def collect(
   return transitions
 
 
-def _transition(task, attempt, step, before, action, outcome, reply, spelt):
+def _transition(
+  task, attempt, step, before, action, outcome, reply, spelt, cut
+):
   return Transition(
     task=task,
     attempt=attempt,
@@ -170,13 +199,18 @@ def _transition(task, attempt, step, before, action, outcome, reply, spelt):
     prompt_ids=reply.prompt_ids,
     response_ids=reply.ids,
     response_logps=reply.logps,
+    prompt_cut=cut,
   )
 
 
 def solver_transitions(
-  env: Environment, tasks: Sequence[int], tokenizer
+  env: Environment, tasks: Sequence[int], tokenizer, encode: Callable
 ) -> list[Transition]:
-  """Plays the environment's own solutions, as token rows to imitate."""
+  """Plays the environment's own solutions, as token rows to imitate.
+
+  Args:
+    encode: of a Policy.
+  """
   plans = [env.solution(task) for task in tasks]
   observations = env.reset(list(tasks))
   histories = [[] for _ in observations]
@@ -186,53 +220,82 @@ def solver_transitions(
     outcomes = env.step(active, [plans[i][step] for i in active])
     for i, outcome in zip(active, outcomes):
       action = plans[i][step]
-      prompt = env.prompt(histories[i], observations[i])
+      seen, cut = encode(env, histories[i], observations[i])
       text = env.reply(action)
-      said = np.asarray(tokenizer.encode(text), np.int32)
-      seen = np.asarray(tokenizer.encode(prompt), np.int32)
+      said = np.asarray(tokenizer.encode_reply(text), np.int32)
       reply = Reply(seen, said, np.zeros(len(said), np.float32), text)
       ids = env.task_name(tasks[i]), 0, step
       transitions.append(
-        _transition(*ids, observations[i], action, outcome, reply, True)
+        _transition(*ids, observations[i], action, outcome, reply, True, cut)
       )
       histories[i].append((observations[i], action))
       observations[i] = outcome.observation
   return transitions
 
 
+def _lay_out(lengths, length):
+  """(row, start) of each step: best fit, the longest first."""
+  rooms, places, rows = [], {}, 0  # rooms: sorted (tokens left, row)
+  for step in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+    index = bisect.bisect_left(rooms, (lengths[step], -1))
+    if index == len(rooms):
+      room, row, rows = length, rows, rows + 1
+    else:
+      room, row = rooms.pop(index)
+    places[step] = row, length - room
+    bisect.insort(rooms, (room - lengths[step], row))
+  return [places[step] for step in range(len(lengths))]
+
+
 def pack(
-  transitions: Sequence[Transition], *, rows: int, length: int
+  transitions: Sequence[Transition],
+  advantage: np.ndarray,
+  *,
+  shape: tuple[int, int, int],
 ) -> TokenRows:
-  """One row of tokens per transition, padded to [R, L].
+  """Rows of tokens that hold as many steps each as fit.
 
   Args:
-    transitions: at most R, with tokens.
-    rows: R.
-    length: L, in tokens; at least the longest prompt and response together.
+    transitions: with tokens.
+    advantage: [len(transitions)] float32.
+    shape: (N, R, L); N * R rows are enough for one step each.
+
+  Returns:
+    TokenRows of numpy arrays [N, R, L].
 
   Raises:
-    ValueError: too many transitions, or a row longer than L.
+    ValueError: more transitions than rows, or a step longer than L.
   """
-  if len(transitions) > rows:
-    raise ValueError(f'{len(transitions)} transitions do not fit {rows} rows')
-  ids = np.zeros((rows, length), np.int32)
-  mask = np.zeros((rows, length), bool)
-  logps = np.zeros((rows, length), np.float32)
-  for row, transition in enumerate(transitions):
-    start = len(transition.prompt_ids)
-    end = start + len(transition.response_ids)
-    if end > length:
-      raise ValueError(f'a row of {end} tokens does not fit length {length}')
-    ids[row, :start] = transition.prompt_ids
-    ids[row, start:end] = transition.response_ids
-    logps[row, start:end] = transition.response_logps
-    mask[row, start:end] = True
-  return TokenRows(ids=ids, response_mask=mask, behaviour_logp=logps)
+  micro_batches, rows, length = shape
+  lengths = [len(t.prompt_ids) + len(t.response_ids) for t in transitions]
+  if len(transitions) > micro_batches * rows:
+    raise ValueError(
+      f'{len(transitions)} transitions do not fit {micro_batches * rows} rows'
+    )
+  if max(lengths) > length:
+    raise ValueError(f'a step of {max(lengths)} tokens, rows of {length}')
+  flat = (micro_batches * rows, length)
+  ids, segment, position, response_length = np.zeros((4, *flat), np.int32)
+  logps, credit, reference = np.zeros((3, *flat), np.float32)
+  for number, (row, start) in enumerate(_lay_out(lengths, length)):
+    step, end = transitions[number], start + lengths[number]
+    said = start + len(step.prompt_ids)
+    ids[row, start:said] = step.prompt_ids
+    ids[row, said:end] = step.response_ids
+    segment[row, start:end] = segment[row, start - 1] + 1 if start else 1
+    position[row, start:end] = np.arange(lengths[number])
+    response_length[row, said:end] = end - said
+    logps[row, said:end] = step.response_logps
+    credit[row, said:end] = advantage[number]
+  packed = TokenRows(
+    ids, segment, position, response_length, logps, credit, reference
+  )
+  return jax.tree.map(lambda x: x.reshape(shape), packed)
 
 
 def mini_batches(
-  count: int, *, rows: int, rng: np.random.Generator
+  count: int, *, steps: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-  """Splits 0 .. count - 1, shuffled, into parts of equal size, at most rows."""
-  parts = max(1, -(-count // rows))
+  """Splits 0 .. count - 1, shuffled, into parts of even size, each <= steps."""
+  parts = max(1, -(-count // steps))
   return np.array_split(rng.permutation(count), parts)

@@ -1,30 +1,35 @@
 """From a config to the fixed parts of a run."""
 
+import dataclasses
 import functools
 import importlib
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import optax
+from flax import traverse_util
 
-from graphgpo_jax import config as configs
 from graphgpo_jax import credit, sharding
 from graphgpo_jax.envs.base import Environment
-from graphgpo_jax.models.decoder import (
-  DecoderConfig,
-  graph_definition,
+from graphgpo_jax.models.decoder import DecoderConfig
+from graphgpo_jax.models.generation import make_sampler
+from graphgpo_jax.models.parameters import (
+  abstract_params,
+  divide,
   init_params,
+  join,
 )
-from graphgpo_jax.models.sampling import make_sampler
-from graphgpo_jax.models.tokenizer import CharTokenizer
+from graphgpo_jax.models.tokenizer import (
+  CharTokenizer,
+)
 from graphgpo_jax.rollout import Policy, make_policy
 from graphgpo_jax.update import (
   TrainState,
   imitation_objective,
   init_state,
   make_optimizer,
+  make_scorer,
   make_update,
   policy_objective,
 )
@@ -41,11 +46,15 @@ class Run(NamedTuple):
   env: Environment
   panel: Environment
   tokenizer: Any
-  sampler: Callable
+  decoder_config: DecoderConfig
+  frozen: dict  # parameters that are not trained
+  sampler: Callable  # of rollouts
+  panel_sampler: Callable
   credit_fn: Callable
   optimizer: optax.GradientTransformation
   imitate: Callable
   improve: Callable
+  score: Callable  # log-probs under the reference
   mesh: jax.sharding.Mesh
   key: jax.Array
 
@@ -60,53 +69,84 @@ def build(config, credit_fn=None) -> tuple[Run, TrainState]:
   env, panel = make_environments(config.env)
   tokenizer, decoder_config = make_model(config, env)
   check_sizes(config, env, tokenizer, mesh)
-  graphdef = graph_definition(decoder_config)
+  params, frozen = divide(_parameters(config, decoder_config, mesh))
   optimizer = make_optimizer(**config.optimizer)
-  state = init_state(
-    init_params(decoder_config, seed=config.seed), optimizer, mesh
+  state = init_state(params, optimizer, mesh)
+  imitate, improve, score = _updates(config, decoder_config, optimizer, state)
+  sampler = functools.partial(
+    make_sampler,
+    decoder_config,
+    max_new_tokens=config.sampling.max_new_tokens,
+    buckets=tuple(config.sampling.prompt_lengths),
+    stop_tokens=tokenizer.stop_ids,
+    mesh=mesh,
+    prefill_tokens=config.sampling.prefill_tokens,
   )
-  imitate, improve = _updates(config, graphdef, optimizer, state)
   run = Run(
     config=config,
     env=env,
     panel=panel,
     tokenizer=tokenizer,
-    sampler=make_sampler(
-      graphdef,
-      max_new_tokens=config.sampling.max_new_tokens,
-      stop_tokens=(tokenizer.eos_id,),
+    decoder_config=decoder_config,
+    frozen=frozen,
+    sampler=sampler(),
+    panel_sampler=sampler(
+      top_k=config.evaluation.top_k, top_p=config.evaluation.top_p
     ),
     credit_fn=credit_fn,
     optimizer=optimizer,
     imitate=imitate,
     improve=improve,
+    score=score,
     mesh=mesh,
     key=jax.random.key(config.seed),
   )
   return run, state
 
 
-def _updates(config, graphdef, optimizer, state):
-  """The supervised and the RL update function."""
+def _updates(config, decoder_config, optimizer, state):
+  """The supervised and the RL update function, and the scorer."""
   loss = config.loss.to_dict()
+  loss.pop('reference')
   common = {
     'placement': jax.tree.map(lambda x: x.sharding, state),
     'aggregation': loss.pop('aggregation'),
     'fixed_length': loss.pop('fixed_length'),
-    'micro_batches': config.batch.micro_batches,
+    'chunk': config.batch.logit_chunk,
   }
   rate = {'learning_rate': config.warm_start.learning_rate}
   warm = make_optimizer(**config.optimizer.to_dict() | rate)
-  imitate = make_update(graphdef, warm, imitation_objective, **common)
+  imitate = make_update(decoder_config, warm, imitation_objective, **common)
   improve = make_update(
-    graphdef,
+    decoder_config,
     optimizer,
     functools.partial(policy_objective, **loss),
     temperature=config.sampling.temperature,
-    uses_reference=config.loss.kl_coefficient > 0,
     **common,
   )
-  return imitate, improve
+  score = make_scorer(
+    decoder_config,
+    temperature=config.sampling.temperature,
+    chunk=config.batch.logit_chunk,
+  )
+  return imitate, improve, score
+
+
+def _parameters(config, decoder_config, mesh):
+  """Parameters of the decoder on the mesh: drawn, or of a checkpoint."""
+  path = config.model.get('checkpoint')
+  if path is None:
+    params = init_params(decoder_config, seed=config.seed)
+    return jax.device_put(params, sharding.shardings(params, mesh))
+  placement = sharding.shardings(abstract_params(decoder_config), mesh)
+  from graphgpo_jax.models import weights
+
+  base = dataclasses.replace(decoder_config, lora_rank=0)
+  found = weights.load(path, base, placement=divide(placement)[1] or placement)
+  if decoder_config.lora_rank:
+    adapters = init_params(decoder_config, seed=config.seed, adapters_only=True)
+    found = join(jax.device_put(adapters, divide(placement)[0]), found)
+  return found
 
 
 def make_environments(section) -> tuple[Environment, Environment]:
@@ -135,42 +175,91 @@ def check_sizes(config, env, tokenizer, mesh) -> None:
       f'tasks per update, allowed: at most {env.num_tasks}, all there are'
     )
   prompt = env.prompt([], env.reset([0])[0])
-  length = len(tokenizer.encode(prompt))
-  if length > config.sampling.prompt_length:
+  length = len(tokenizer.encode_prompt(prompt))
+  longest = config.sampling.prompt_lengths[-1]
+  if length > longest and config.sampling.overflow == 'error':
     raise ValueError(
-      f'config.sampling.prompt_length: found {config.sampling.prompt_length}, '
-      f'allowed: at least {length}, the length of the first prompt'
+      f'config.sampling.prompt_lengths: the largest is {longest}, allowed: at '
+      f'least {length}, the length of the first prompt'
     )
-  parts = math.prod(mesh.shape[axis] for axis in sharding.BATCH)
-  parts *= config.batch.micro_batches
-  for key in ('batch.mini_batch_rows', 'warm_start.rows'):
-    rows = configs.flatten(config.to_dict())[key]
-    if rows % parts:
-      raise ValueError(
-        f'config.{key}: found {rows}, allowed: a multiple of {parts}, '
-        'micro-batches times data and fsdp devices'
-      )
+  needed = longest + config.sampling.max_new_tokens
+  if config.batch.row_length < needed:
+    raise ValueError(
+      f'config.batch.row_length: found {config.batch.row_length}, allowed: at '
+      f'least {needed}, the longest prompt and max_new_tokens'
+    )
+  parts = sharding.parts(mesh)
+  if config.batch.micro_batch_rows % parts:
+    raise ValueError(
+      f'config.batch.micro_batch_rows: found {config.batch.micro_batch_rows}, '
+      f'allowed: a multiple of {parts}, the data and fsdp devices'
+    )
 
 
-def make_model(config, env) -> tuple[CharTokenizer, DecoderConfig]:
+def make_model(config, env) -> tuple[Any, DecoderConfig]:
   """Tokenizer and decoder sizes of a config."""
-  tokenizer = CharTokenizer(env.alphabet)
-  try:
-    sizes = DecoderConfig(
-      vocab_size=tokenizer.vocab_size, **config.model.to_dict()
+  settings = config.model.to_dict()
+  path = settings.pop('checkpoint', None)
+  if path is None and not env.alphabet:
+    raise ValueError(
+      'config.model.checkpoint: missing, allowed: a folder with a model and '
+      'its tokenizer; the texts of this environment are free'
     )
+  try:
+    if path is None:
+      tokenizer = CharTokenizer(env.alphabet)
+      sizes = DecoderConfig(vocab_size=tokenizer.vocab_size, **settings)
+    else:
+      from graphgpo_jax.models import weights
+
+      sizes = weights.read_config(path, **settings)
+      from graphgpo_jax.models.tokenizer import check_vocabulary, load_tokenizer
+
+      tokenizer = load_tokenizer(path)
+      check_vocabulary(tokenizer, sizes.vocab_size)
   except (TypeError, ValueError) as problem:
     raise ValueError(f'config.model: {problem}') from None
   return tokenizer, sizes
 
 
-def policy(run: Run, state: TrainState, *, temperature, greedy=False) -> Policy:
+def policy(run: Run, state: TrainState, *, sampler=None, **settings) -> Policy:
   """The policy of a state; see `rollout.make_policy`."""
-  return make_policy(
-    run.sampler,
-    state.params,
-    run.tokenizer,
-    prompt_length=run.config.sampling.prompt_length,
-    temperature=temperature,
-    greedy=greedy,
+  sampling = run.config.sampling
+  params = for_sampling(
+    run.decoder_config,
+    join(state.params, run.frozen),
+    run.mesh,
+    gather=sampling.gather_weights,
   )
+  return make_policy(
+    sampler or run.sampler,
+    params,
+    run.tokenizer,
+    limit=sampling.prompt_lengths[-1],
+    overflow=sampling.overflow,
+    **settings,
+  )
+
+
+def for_sampling(decoder_config, params, mesh, *, gather: bool):
+  """Parameters in the type of the computation; `gather`: whole over fsdp.
+
+  Decoding reads all weights once per token: a copy in the right type and place
+  is made once per rollout instead. Norms stay as they are.
+  """
+  flat = traverse_util.flatten_dict(params)
+  dtypes = {
+    path: x.dtype if path[-1] == 'scale' else decoder_config.dtype
+    for path, x in flat.items()
+  }
+  if not gather and all(x.dtype == dtypes[path] for path, x in flat.items()):
+    return params
+  placement = sharding.shardings(
+    params, mesh, whole=('fsdp',) if gather else ()
+  )
+  dtypes = traverse_util.unflatten_dict(dtypes)
+  cast = jax.jit(
+    lambda x: jax.tree.map(lambda x, dtype: x.astype(dtype), x, dtypes),
+    out_shardings=placement,
+  )
+  return cast(params)

@@ -3,6 +3,8 @@
 import re
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 AXES = ('data', 'fsdp', 'tensor')
@@ -13,6 +15,10 @@ RULES = (
   (r'embed/embedding', jax.P('tensor', 'fsdp')),
   (r'head/kernel', jax.P('fsdp', 'tensor')),
   (r'(query|key|value|gate|up)/kernel', jax.P(None, 'fsdp', 'tensor')),
+  (r'(query|key|value|gate|up)/lora_a', jax.P(None, 'fsdp')),
+  (r'(query|key|value|gate|up)/lora_b', jax.P(None, None, 'tensor')),
+  (r'(output|down)/lora_a', jax.P(None, 'tensor')),
+  (r'(output|down)/lora_b', jax.P(None, None, 'fsdp')),
   (r'(query|key|value)/bias', jax.P(None, 'tensor')),
   (r'(output|down)/kernel', jax.P(None, 'tensor', 'fsdp')),
   (r'.*', jax.P()),
@@ -42,12 +48,14 @@ def by_row(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, jax.P(BATCH))
 
 
-def shardings(tree, mesh: Mesh):
+def shardings(tree, mesh: Mesh, *, whole: tuple = ()):
   """Shardings of parameters, or of optimizer state that mirrors them.
 
   An axis that a dimension cannot be divided by is left whole. Paths are keys
-  joined by '/'.
+  joined by '/'. Nothing is divided over the axes in `whole`.
   """
+
+  undivided = (None, *whole)
 
   def place(path, leaf):
     name = '/'.join(str(getattr(k, 'key', getattr(k, 'name', k))) for k in path)
@@ -55,9 +63,44 @@ def shardings(tree, mesh: Mesh):
     if len(spec) > leaf.ndim:
       spec = jax.P()
     fitting = [
-      axis if axis and size % mesh.shape[axis] == 0 else None
+      axis if axis not in undivided and size % mesh.shape[axis] == 0 else None
       for axis, size in zip(spec, leaf.shape)
     ]
     return NamedSharding(mesh, jax.P(*fitting))
 
   return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def parts(mesh: Mesh) -> int:
+  """Devices that rows are divided over."""
+  return mesh.shape['data'] * mesh.shape['fsdp']
+
+
+def put_rows(tree, mesh: Mesh, *, axis: int = 0):
+  """Arrays of all processes, from the rows (on `axis`) that each one holds."""
+  placement = NamedSharding(mesh, jax.P(*[None] * axis, BATCH))
+
+  def put(x):
+    return jax.make_array_from_process_local_data(placement, np.asarray(x))
+
+  return jax.tree.map(put, tree)
+
+
+def local_rows(tree):
+  """The rows of this process, as numpy; arrays are divided on axis 0."""
+
+  def fetch(x):
+    if x.is_fully_addressable:
+      return np.asarray(x)
+    shards = {s.index[0].start: s.data for s in x.addressable_shards}
+    return np.concatenate([np.asarray(shards[i]) for i in sorted(shards)])
+
+  return jax.tree.map(fetch, tree)
+
+
+def agree(numbers) -> np.ndarray:
+  """The largest of each number over all processes, [n] int."""
+  numbers = np.asarray(numbers)
+  if jax.process_count() == 1:
+    return numbers
+  return multihost_utils.process_allgather(numbers).max(axis=0)

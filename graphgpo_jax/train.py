@@ -13,6 +13,7 @@ import numpy as np
 from graphgpo_jax import checkpoint, credit, log, metrics, sharding, states
 from graphgpo_jax import config as configs
 from graphgpo_jax.evaluate import attempt_totals, evaluate
+from graphgpo_jax.models.parameters import join
 from graphgpo_jax.rollout import (
   collect,
   mini_batches,
@@ -82,7 +83,7 @@ def _loop(run, manager, state, reference, start, total, cursor):
     contextlib.closing(display),
     _stop_signals() as stop,
   ):
-    lessons = _lessons(run) if start < warm else None
+    lessons = _lessons(run, state) if start < warm else None
     for position in range(start, total):
       begun, played = time.perf_counter(), None
       if position < warm:
@@ -140,10 +141,12 @@ def iterate(run: Run, state, reference, iteration: int, cursor: int):
     rng = np.random.default_rng([config.seed, iteration, 1])
     found = []
     for part in mini_batches(
-      len(order), rows=config.batch.mini_batch_rows, rng=rng
+      len(order), steps=config.batch.mini_batch_steps, rng=rng
     ):
-      rows, credits = _rows(run, played, order[part], advantage)
-      state, values = run.improve(state, rows, credits, reference)
+      chosen = order[part]
+      rows = _rows(run, [played[i] for i in chosen], advantage[chosen])
+      rows = _with_reference(run, rows, reference)
+      state, values = run.improve(state, rows, run.frozen)
       found.append(values)
     row |= described | metrics.summarise_updates(jax.device_get(found))
     clock.stop('update')
@@ -230,6 +233,7 @@ def _describe(played, silent, trained):
     'tasks_played': len(silent),
     'tasks_trained': len(trained),
     'steps': len(played),
+    'prompts_cut': sum(step.prompt_cut for step in played),
     'tokens': sum(
       len(step.prompt_ids) + len(step.response_ids) for step in played
     ),
@@ -247,24 +251,31 @@ def _order(seed, epoch, count):
   return np.random.default_rng([seed, epoch, 2]).permutation(count)
 
 
-def _rows(run, transitions, part, advantage, rows=None):
-  """Token rows and advantages of some transitions, on the mesh."""
-  sampling = run.config.sampling
-  rows = rows or run.config.batch.mini_batch_rows
-  packed = pack(
-    [transitions[i] for i in part],
-    rows=rows,
-    length=sampling.prompt_length + sampling.max_new_tokens,
-  )
-  credits = np.zeros(rows, np.float32)
-  credits[: len(part)] = advantage[part]
-  return jax.device_put((packed, credits), sharding.by_row(run.mesh))
+def _rows(run, transitions, advantage, steps=None):
+  """Rows of tokens on the mesh, with room for so many steps."""
+  batch = run.config.batch
+  rows = batch.micro_batch_rows
+  parts = -(-(steps or batch.mini_batch_steps) // rows)
+  packed = pack(transitions, advantage, shape=(parts, rows, batch.row_length))
+  return sharding.put_rows(packed, run.mesh, axis=1)
 
 
-def _lessons(run):
+def _with_reference(run, rows, reference):
+  """The rows with their log-probs under the reference, if there is one."""
+  if reference is None:
+    return rows
+  if run.config.loss.reference == 'host':  # on the devices for one call only
+    placement = sharding.shardings(reference, run.mesh)
+    reference = jax.device_put(reference, placement)
+  logps = run.score(join(reference, run.frozen), rows)
+  return rows.replace(reference_logp=logps)
+
+
+def _lessons(run, state):
   """Transitions of the solver on the first training tasks."""
   count = min(run.config.warm_start.tasks, run.env.num_tasks)
-  return solver_transitions(run.env, range(count), run.tokenizer)
+  encode = policy(run, state).encode
+  return solver_transitions(run.env, range(count), run.tokenizer, encode)
 
 
 def warm_step(run: Run, state, lessons, position: int):
@@ -275,10 +286,9 @@ def warm_step(run: Run, state, lessons, position: int):
   """
   section = run.config.warm_start
   rng = np.random.default_rng([run.config.seed, position, 3])
-  part = rng.integers(len(lessons), size=section.rows)
-  zeros = np.zeros(len(lessons), np.float32)
-  rows, credits = _rows(run, lessons, part, zeros, section.rows)
-  state, values = run.imitate(state, rows, credits, None)
+  part = rng.integers(len(lessons), size=section.mini_batch_steps)
+  rows = _rows(run, [lessons[i] for i in part], np.zeros(len(part)), len(part))
+  state, values = run.imitate(state, rows, run.frozen)
   row = {name: float(x) for name, x in jax.device_get(values).items()}
   return state, row | {'phase': 'warm start'}
 
@@ -288,8 +298,15 @@ def _evaluate(run, state, played, update):
   section = run.config.evaluation
   tasks = range(min(section.tasks, run.panel.num_tasks))
   row = {}
-  for name, greedy in (('panel', True), ('panel_sampled', False)):
-    player = policy(run, state, temperature=section.temperature, greedy=greedy)
+  samplers = {'panel': run.sampler, 'panel_sampled': run.panel_sampler}
+  for name, sampler in samplers.items():
+    player = policy(
+      run,
+      state,
+      sampler=sampler,
+      temperature=section.temperature,
+      greedy=name == 'panel',
+    )
     found = evaluate(player, run.panel, tasks=tasks, key=run.key)
     row |= {f'{name}_{key}': value for key, value in found.items()}
   if played:

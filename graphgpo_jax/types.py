@@ -2,7 +2,7 @@
 
 B tasks (groups)      M attempts per task     T steps per attempt
 K node slots per task E = B * M * T edges     V = B * K nodes
-R token rows          L tokens per row
+N micro-batches       R rows of tokens each   L tokens per row
 """
 
 import dataclasses
@@ -38,6 +38,7 @@ class Transition:
   prompt_ids: np.ndarray | None = None
   response_ids: np.ndarray | None = None
   response_logps: np.ndarray | None = None
+  prompt_cut: bool = False
 
 
 @flax.struct.dataclass
@@ -77,17 +78,29 @@ class Rollouts:
 
 @flax.struct.dataclass
 class TokenRows:
-  """One row of tokens per environment step, right-padded. [R, L].
+  """Rows of tokens that hold one or more steps each. [N, R, L].
+
+  N micro-batches of R rows; the micro-batches with any step come first. Every
+  step is a segment of its own: prompt, then response. Padding fills the right.
 
   Attributes:
-    ids: int32, prompt, then response, then padding.
-    response_mask: bool, True on the tokens that the policy sampled.
+    ids: int32.
+    segment: int32, 1, 2, ... for the steps of a row, 0 for padding.
+    position: int32, of the token in its step.
+    response_length: int32, on the tokens that the policy sampled: how many of
+      them their step has; 0 on all others.
     behaviour_logp: float32, log-prob at sampling time, 0 elsewhere.
+    advantage: float32, of the step, on the tokens of its response.
+    reference_logp: float32, under the reference policy, 0 where not needed.
   """
 
   ids: jax.Array
-  response_mask: jax.Array
+  segment: jax.Array
+  position: jax.Array
+  response_length: jax.Array
   behaviour_logp: jax.Array
+  advantage: jax.Array
+  reference_logp: jax.Array
 
 
 CreditFn = Callable[[Rollouts, jraph.GraphsTuple], jax.Array]

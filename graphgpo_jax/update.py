@@ -3,19 +3,20 @@
 Pure functions, jitted once per shape and sharded by `sharding`.
 """
 
-import functools
 from collections.abc import Callable
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 
 from graphgpo_jax import loss as losses
 from graphgpo_jax import sharding
+from graphgpo_jax.models.parameters import assemble, join
 from graphgpo_jax.models.scoring import token_logps
 from graphgpo_jax.types import TokenRows
+
+OPTIMIZERS = ('adamw', 'muon')
 
 
 @flax.struct.dataclass
@@ -23,7 +24,7 @@ class TrainState:
   """What an optimizer step changes.
 
   Attributes:
-    params: of the decoder, a nested dict of arrays.
+    params: the trainable ones of the decoder, a nested dict of arrays.
     opt_state: of optax.
     step: int32, optimizer steps taken.
   """
@@ -33,41 +34,79 @@ class TrainState:
   step: jax.Array
 
 
+def _by_name(test):
+  """fn(params) -> test(names of the path) for every leaf."""
+
+  def mark(params):
+    return jax.tree_util.tree_map_with_path(
+      lambda path, _: test([key.key for key in path]), params
+    )
+
+  return mark
+
+
 def make_optimizer(
   *,
   learning_rate: float,
+  name: str = 'adamw',
   warmup_steps: int = 0,
   b1: float = 0.9,
   b2: float = 0.999,
   weight_decay: float = 0.0,
   max_grad_norm: float = 1.0,
+  moment_dtype: str = 'float32',
 ) -> optax.GradientTransformation:
-  """AdamW with linear warm-up, after clipping by global norm.
+  """AdamW or Muon with linear warm-up, after clipping by global norm.
 
   Weight decay leaves vectors (norms, biases) alone. Stacked layers make them
-  matrices, so they are told by name.
+  matrices, so they are told by name. Muon moves the matrices of the layers,
+  AdamW all else; its steps are scaled to the size of AdamW's (RMS 0.2), so that
+  learning rates carry over.
+
+  Args:
+    moment_dtype: of the first moment.
+
+  Raises:
+    ValueError: an unknown name.
   """
   schedule = optax.linear_schedule(
     learning_rate / (warmup_steps + 1), learning_rate, warmup_steps
   )
-
-  def decays(params):
-    def matrix(path, _):
-      return path[-1].key not in ('scale', 'bias')
-
-    return jax.tree_util.tree_map_with_path(matrix, params)
-
-  return optax.chain(
-    optax.clip_by_global_norm(max_grad_norm),
-    optax.adamw(schedule, b1=b1, b2=b2, weight_decay=weight_decay, mask=decays),
-  )
+  if name == 'adamw':
+    step = optax.adamw(
+      schedule,
+      b1=b1,
+      b2=b2,
+      weight_decay=weight_decay,
+      mask=_by_name(lambda names: names[-1] not in ('scale', 'bias')),
+      mu_dtype=moment_dtype,
+    )
+  elif name == 'muon':
+    axes = optax.contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
+    matrices = ('kernel', 'lora_a', 'lora_b')
+    step = optax.contrib.muon(
+      schedule,
+      weight_decay=weight_decay,
+      adam_b1=b1,
+      adam_b2=b2,
+      consistent_rms=0.2,
+      mu_dtype=moment_dtype,
+      muon_weight_dimension_numbers=_by_name(
+        lambda names: (
+          axes if names[0] == 'layers' and names[-1] in matrices else None
+        )
+      ),
+    )
+  else:
+    raise ValueError(f'name must be one of {OPTIMIZERS}, got {name!r}')
+  return optax.chain(optax.clip_by_global_norm(max_grad_norm), step)
 
 
 def init_state(params: dict, optimizer, mesh) -> TrainState:
   """A fresh state, made and kept in the shardings of the mesh.
 
   Args:
-    params: nested dict of arrays; left as they are.
+    params: trainable ones, nested dict of arrays; left as they are.
   """
 
   def make(params):
@@ -84,8 +123,6 @@ def policy_objective(
   logp: jax.Array,
   entropy: jax.Array,
   rows: TokenRows,
-  advantage: jax.Array,
-  reference_logp: jax.Array,
   weights: jax.Array,
   *,
   clip_low: float,
@@ -105,7 +142,7 @@ def policy_objective(
   loss, metrics = losses.clipped_policy_loss(
     logp,
     rows.behaviour_logp,
-    advantage,
+    rows.advantage,
     weights,
     clip_low=clip_low,
     clip_high=clip_high,
@@ -116,45 +153,65 @@ def policy_objective(
   loss -= entropy_coefficient * bonus
   if kl_coefficient:
     kl = losses.kl_penalty(
-      logp, reference_logp, weights, estimator=kl_estimator
+      logp, rows.reference_logp, weights, estimator=kl_estimator
     )
     metrics['kl'] = kl
     loss += kl_coefficient * kl
   return loss, metrics | {'loss': loss}
 
 
-def imitation_objective(
-  logp, entropy, rows, advantage, reference_logp, weights
-):
+def imitation_objective(logp, entropy, rows, weights):
   """Cross-entropy of the rows' responses; signature of `policy_objective`."""
-  del advantage, reference_logp, rows
+  del rows
   live = weights > 0
   loss = -jnp.sum(weights * jnp.where(live, logp, 0.0))
   bonus = jnp.sum(weights * jnp.where(live, entropy, 0.0))
   return loss, {'loss': loss, 'entropy': bonus}
 
 
-def _sum_gradients(loss, params, batch, micro_batches):
-  """Gradients and metrics of loss(params, *batch), a micro-batch at a time."""
+def _live(rows):
+  """Micro-batches with any step: the first ones."""
+  return jnp.sum(jnp.any(rows.segment > 0, axis=(1, 2)))
 
-  def split(x):
-    # Every micro-batch takes rows of every device.
-    return x.reshape(-1, micro_batches, *x.shape[1:]).swapaxes(0, 1)
 
-  def add(total, part):
-    found, metrics = jax.grad(loss, has_aux=True)(params, *part)
-    return jax.tree.map(jnp.add, total, found), metrics
+def _part(tree, i):
+  return jax.tree.map(lambda x: x[i], tree)
 
-  zeros = jax.tree.map(jnp.zeros_like, params)
-  total, metrics = jax.lax.scan(add, zeros, jax.tree.map(split, batch))
-  return total, {
-    name: values.max() if name == 'ratio_error' else values.sum()
-    for name, values in metrics.items()
-  }
+
+def _sum_gradients(loss, params, rows, weights):
+  """Gradients and metrics of loss(params, rows, weights) over micro-batches.
+
+  A loop with a count of its own: empty micro-batches cost nothing.
+  """
+  find = jax.grad(loss, has_aux=True)
+
+  def add(i, carry):
+    found = find(params, _part(rows, i), weights[i])
+    total, metrics = jax.tree.map(jnp.add, carry, found)
+    if 'ratio_error' in metrics:
+      pair = carry[1]['ratio_error'], found[1]['ratio_error']
+      metrics['ratio_error'] = jnp.maximum(*pair)
+    return total, metrics
+
+  shapes = jax.eval_shape(find, params, _part(rows, 0), weights[0])
+  zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+  return jax.lax.fori_loop(0, _live(rows), add, zeros)
+
+
+def _score(config, params, rows, temperature, chunk):
+  return token_logps(
+    assemble(config, params),
+    rows.ids,
+    segment=rows.segment,
+    position=rows.position,
+    scored=rows.response_length > 0,
+    temperature=temperature,
+    chunk=chunk,
+  )
 
 
 def make_update(
-  graphdef,
+  config,
   optimizer: optax.GradientTransformation,
   objective: Callable,
   *,
@@ -162,8 +219,7 @@ def make_update(
   aggregation: str = 'token_mean',
   fixed_length: int | None = None,
   temperature: float = 1.0,
-  micro_batches: int = 1,
-  uses_reference: bool = False,
+  chunk: int | None = None,
 ) -> Callable:
   """A jitted function that takes one optimizer step on one mini-batch.
 
@@ -174,47 +230,50 @@ def make_update(
   decay.
 
   Args:
-    graphdef: of `nnx.split(decoder)`.
+    config: a DecoderConfig.
     optimizer: of `make_optimizer`.
     objective: `policy_objective` with its keywords bound, or
       `imitation_objective`.
     placement: shardings of the state, which it keeps.
     aggregation, fixed_length: see `loss.aggregation_weights`.
     temperature: the sampling temperature, applied in scoring too.
-    micro_batches: parts of a mini-batch; divides R.
-    uses_reference: score the rows under `reference` too.
+    chunk: see `scoring.token_logps`.
 
   Returns:
-    update(state, rows [R, L], advantage [R], reference) -> state, metrics;
-    the state's buffers are donated. reference: parameters, or None.
+    update(state, rows [N, R, L], frozen) -> state, metrics; the state's buffers
+    are donated. frozen: the rest of the decoder's parameters, see
+    `parameters.divide`.
   """
 
-  def score(params, rows, with_entropy):
-    decoder = nnx.merge(graphdef, params)
-    return token_logps(
-      decoder, rows.ids, temperature=temperature, with_entropy=with_entropy
-    )
+  def update(state, rows, frozen):
+    def micro_loss(params, rows, weights):
+      params = join(params, frozen)
+      scores = _score(config, params, rows, temperature, chunk)
+      return objective(*scores, rows, weights)
 
-  def micro_loss(params, rows, advantage, weights, reference):
-    logp, entropy = score(params, rows, True)
-    reference_logp = None
-    if uses_reference:
-      reference_logp = jax.lax.stop_gradient(score(reference, rows, False))
-    return objective(logp, entropy, rows, advantage, reference_logp, weights)
-
-  def update(state, rows, advantage, reference=None):
     weights = losses.aggregation_weights(
-      rows.response_mask, aggregation=aggregation, fixed_length=fixed_length
+      rows.response_length, aggregation=aggregation, fixed_length=fixed_length
     )
-    found, metrics = _sum_gradients(
-      functools.partial(micro_loss, reference=reference),
-      state.params,
-      (rows, advantage, weights),
-      micro_batches,
-    )
+    found, metrics = _sum_gradients(micro_loss, state.params, rows, weights)
     metrics['grad_norm'] = optax.tree.norm(found)
     change, opt_state = optimizer.update(found, state.opt_state, state.params)
     params = optax.apply_updates(state.params, change)
     return TrainState(params, opt_state, state.step + 1), metrics
 
   return jax.jit(update, donate_argnums=0, out_shardings=(placement, None))
+
+
+def make_scorer(config, *, temperature: float = 1.0, chunk=None) -> Callable:
+  """A jitted score(params, rows [N, R, L]) -> log-probs of the responses."""
+
+  def score(params, rows):
+    def fill(i, logps):
+      part = _part(rows, i)
+      return logps.at[i].set(
+        _score(config, params, part, temperature, chunk)[0]
+      )
+
+    empty = jnp.zeros(rows.ids.shape, jnp.float32)
+    return jax.lax.fori_loop(0, _live(rows), fill, empty)
+
+  return jax.jit(score)

@@ -36,14 +36,19 @@ def get_config(scheme: str = 'graphgpo') -> ml_collections.ConfigDict:
   }
   config.sampling = {
     'temperature': 1.0,
-    'prompt_length': 37,
+    'prompt_lengths': (37,),
+    'overflow': 'error',
     'max_new_tokens': 1,
+    'prefill_tokens': 4096,
+    'gather_weights': False,
   }
   config.batch = {
     'tasks': 32,
     'attempts': 8,
-    'mini_batch_rows': 512,
-    'micro_batches': 8,
+    'mini_batch_steps': 512,
+    'micro_batch_rows': 64,
+    'row_length': 38,
+    'logit_chunk': None,
     'resample_retries': 0,
   }
   config.credit = {'scheme': scheme, 'preset': None}
@@ -67,25 +72,34 @@ def get_config(scheme: str = 'graphgpo') -> ml_collections.ConfigDict:
     'clip_high': 0.2,
     'kl_coefficient': 0.0,
     'kl_estimator': 'k3',
+    'reference': 'device',
     'entropy_coefficient': 0.0,
     'aggregation': 'token_mean',
     'fixed_length': 1,
   }
   config.optimizer = {
+    'name': 'adamw',
     'learning_rate': 4e-4,
     'warmup_steps': 0,
     'b1': 0.9,
     'b2': 0.999,
     'weight_decay': 0.0,
     'max_grad_norm': 1.0,
+    'moment_dtype': 'float32',
   }
   config.warm_start = {
     'steps': 80,
     'tasks': 1500,
-    'rows': 128,
+    'mini_batch_steps': 128,
     'learning_rate': 2e-3,
   }
-  config.evaluation = {'every': 10, 'tasks': 512, 'temperature': 0.4}
+  config.evaluation = {
+    'every': 10,
+    'tasks': 512,
+    'temperature': 0.4,
+    'top_k': 0,
+    'top_p': 1.0,
+  }
   config.checkpoint = {'every': 10}
   config.mesh = {'data': -1, 'fsdp': 1, 'tensor': 1}
   return config

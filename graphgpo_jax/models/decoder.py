@@ -6,7 +6,6 @@ tracing and compile time do not grow with depth.
 """
 
 import dataclasses
-import functools
 
 import chex
 import jax
@@ -15,6 +14,7 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+PROJECTIONS = ('query', 'key', 'value', 'output', 'gate', 'up', 'down')
 _DTYPES = ('float32', 'bfloat16')
 # What the forward pass keeps of a layer: everything, nothing, or the matmuls.
 _REMAT = {
@@ -38,6 +38,10 @@ class DecoderConfig:
     tie_embeddings: the embedding table is also the output projection.
     embed_init_scale: standard deviation of the initial embeddings.
     dtype: of the computation; norms, rotation, softmax and logits are float32.
+    rope_scaling: of Llama 3, or None: (factor, low and high frequency factor,
+      context length before scaling); long waves turn slower by the factor.
+    lora_rank: > 0 adds lora_alpha / lora_rank * (x @ lora_a) @ lora_b to the
+      projections named in lora_targets.
     remat: False or 'none', True or 'full', or 'dots' (keep the matmuls).
 
   Raises:
@@ -59,13 +63,27 @@ class DecoderConfig:
   embed_init_scale: float = 0.02
   dtype: str = 'float32'
   param_dtype: str = 'float32'
+  rope_scaling: tuple[float, float, float, int] | None = None
+  lora_rank: int = 0
+  lora_alpha: float = 16.0
+  lora_targets: tuple[str, ...] = PROJECTIONS
   remat: bool | str = False
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if field.type in (int, float) and not value > 0:
+      if field.name == 'lora_rank':
+        if value < 0:
+          raise ValueError(f'lora_rank must be 0 or more, got {value}')
+      elif field.type in (int, float) and not value > 0:
         raise ValueError(f'{field.name} must be positive, got {value}')
+      elif isinstance(value, list):  # as configs and JSON hold tuples
+        object.__setattr__(self, field.name, tuple(value))
+    unknown = set(self.lora_targets) - set(PROJECTIONS)
+    if unknown or not self.lora_targets:
+      raise ValueError(
+        f'lora_targets must be some of {PROJECTIONS}, got {self.lora_targets}'
+      )
     if self.num_heads % self.num_kv_heads:
       raise ValueError(
         f'num_heads ({self.num_heads}) must be a multiple of num_kv_heads '
@@ -112,37 +130,80 @@ class RMSNorm(nnx.Module):
     return (wide * self.scale[...]).astype(x.dtype)
 
 
-def _linear(config, rngs):
-  return functools.partial(
-    nnx.Linear,
-    use_bias=False,
-    dtype=config.dtype,
-    param_dtype=config.param_dtype,
-    rngs=rngs,
-  )
+def _frequencies(config):
+  """Turns per token of each pair of halves [H / 2], in radians."""
+  half = np.arange(0, config.head_dim, 2) / config.head_dim
+  frequencies = config.rope_theta**-half
+  if config.rope_scaling is not None:
+    factor, low, high, context = config.rope_scaling
+    turns = context * frequencies / (2 * np.pi)  # over the old context
+    kept = np.clip((turns - low) / (high - low), 0, 1)
+    frequencies *= kept + (1 - kept) / factor
+  return frequencies.astype(np.float32)
+
+
+class Projection(nnx.Module):
+  """y = x W (+ b) (+ alpha / rank * (x A) B, a low-rank adapter)."""
+
+  def __init__(self, name, inputs, outputs, config, *, use_bias=False):
+    def zeros(*shape):
+      return nnx.Param(jnp.zeros(shape, config.param_dtype))
+
+    self.dtype = config.dtype
+    self.kernel = zeros(inputs, outputs)
+    self.bias = zeros(outputs) if use_bias else None
+    rank = config.lora_rank if name in config.lora_targets else 0
+    self.scale = config.lora_alpha / rank if rank else 0.0
+    if rank:  # trained, so in float32 beside any base
+      self.lora_a = nnx.Param(jnp.zeros((inputs, rank)))
+      self.lora_b = nnx.Param(jnp.zeros((rank, outputs)))
+
+  def __call__(self, x):
+    y = x @ self.kernel[...].astype(self.dtype)
+    if self.bias is not None:
+      y += self.bias[...].astype(self.dtype)
+    if self.scale:
+      low = x @ self.lora_a[...].astype(self.dtype)
+      y += self.scale * (low @ self.lora_b[...].astype(self.dtype))
+    return y
+
+
+class Embedding(nnx.Module):
+  """Rows of a table."""
+
+  def __init__(self, shape, config):
+    self.dtype = config.dtype
+    self.embedding = nnx.Param(jnp.zeros(shape, config.param_dtype))
+
+  def __call__(self, ids):
+    return self.embedding[...][ids].astype(self.dtype)
 
 
 class DecoderLayer(nnx.Module):
   """x + attention(norm(x)), then x + SwiGLU(norm(x))."""
 
-  def __init__(self, config, *, rngs):
-    linear = _linear(config, rngs)
+  def __init__(self, config):
     width, hidden = config.embed_dim, config.mlp_dim
     self.config = config
     heads = config.num_heads * config.head_dim
     kv_heads = config.num_kv_heads * config.head_dim
+    sizes = {
+      'query': (width, heads),
+      'key': (width, kv_heads),
+      'value': (width, kv_heads),
+      'output': (heads, width),
+      'gate': (width, hidden),
+      'up': (width, hidden),
+      'down': (hidden, width),
+    }
+    for name, size in sizes.items():
+      bias = config.qkv_bias and name in ('query', 'key', 'value')
+      setattr(self, name, Projection(name, *size, config, use_bias=bias))
     self.attention_norm = RMSNorm(width, config)
-    self.query = linear(width, heads, use_bias=config.qkv_bias)
-    self.key = linear(width, kv_heads, use_bias=config.qkv_bias)
-    self.value = linear(width, kv_heads, use_bias=config.qkv_bias)
-    self.output = linear(heads, width)
+    self.mlp_norm = RMSNorm(width, config)
     if config.qk_norm:
       self.query_norm = RMSNorm(config.head_dim, config)
       self.key_norm = RMSNorm(config.head_dim, config)
-    self.mlp_norm = RMSNorm(width, config)
-    self.gate = linear(width, hidden)
-    self.up = linear(width, hidden)
-    self.down = linear(hidden, width)
 
   def __call__(self, x, angles, mask, cache, slot):
     """One layer; slot = (layer, row, token, head, dim) start in the cache."""
@@ -182,34 +243,23 @@ class Decoder(nnx.Module):
 
   Parameter paths: embed.embedding [V, D]; layers.{query, key, value, output,
   gate, up, down}.kernel [layers, in, out] and .bias [layers, out];
+  .lora_a [layers, in, rank] and .lora_b [layers, rank, out] with adapters;
   layers.{attention_norm, mlp_norm, query_norm, key_norm}.scale [layers, size];
   final_norm.scale [D]; head.kernel [D, V] unless the embeddings are tied.
 
-  Args:
-    config: a DecoderConfig.
-    rngs: an nnx.Rngs with a 'params' stream.
+  A new Decoder is all zeros (scales: ones); values come from `parameters`
+  or a checkpoint.
   """
 
-  def __init__(self, config, *, rngs):
+  def __init__(self, config):
     self.config = config
-    self.embed = nnx.Embed(
-      config.vocab_size,
-      config.embed_dim,
-      embedding_init=nnx.initializers.normal(config.embed_init_scale),
-      dtype=config.dtype,
-      param_dtype=config.param_dtype,
-      rngs=rngs,
-    )
-
-    @nnx.split_rngs(splits=config.num_layers)
-    @nnx.vmap
-    def make_layers(rngs):
-      return DecoderLayer(config, rngs=rngs)
-
-    self.layers = make_layers(rngs)
+    shape = (config.vocab_size, config.embed_dim)
+    self.embed = Embedding(shape, config)
+    make = nnx.vmap(lambda _: DecoderLayer(config))
+    self.layers = make(jnp.arange(config.num_layers))
     self.final_norm = RMSNorm(config.embed_dim, config)
     if not config.tie_embeddings:
-      self.head = _linear(config, rngs)(config.embed_dim, config.vocab_size)
+      self.head = Projection('head', *shape[::-1], config)
 
   def __call__(self, ids, positions, mask, *, cache=None, cache_index=None):
     """(logits [R, L, V] float32, cache): `hidden`, then `logits`."""
@@ -235,9 +285,7 @@ class Decoder(nnx.Module):
     """
     chex.assert_equal_shape([ids, positions])
     chex.assert_shape(mask, (*ids.shape, None))
-    half = jnp.arange(0, self.config.head_dim, 2) / self.config.head_dim
-    frequencies = self.config.rope_theta**-half
-    angles = positions[..., None] * frequencies
+    angles = positions[..., None] * _frequencies(self.config)
     graphdef, layers = nnx.split(self.layers)
 
     def run_layer(carry, inputs):
@@ -265,31 +313,3 @@ class Decoder(nnx.Module):
       table = self.head.kernel[...]
     table = table.astype(self.config.dtype)
     return jnp.matmul(hidden, table, preferred_element_type=jnp.float32)
-
-
-def init_params(config, *, seed):
-  """Random parameters of a Decoder, a nested dict of numpy arrays.
-
-  Kernels are normal with variance 1 / inputs, embeddings with standard
-  deviation embed_init_scale, scales 1, biases 0. Drawn on the host: the same on
-  every mesh and backend, and nothing to compile.
-  """
-  state = nnx.state(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
-  rng = np.random.default_rng(seed)
-
-  def draw(path, leaf):
-    name = path[-1].key
-    if name in ('scale', 'bias'):
-      return np.full(leaf.shape, name == 'scale', leaf.dtype)
-    deviation = config.embed_init_scale
-    if name == 'kernel':
-      deviation = leaf.shape[-2] ** -0.5
-    values = rng.standard_normal(leaf.shape, np.float32) * deviation
-    return values.astype(leaf.dtype)
-
-  return jax.tree_util.tree_map_with_path(draw, nnx.to_pure_dict(state))
-
-
-def graph_definition(config):
-  """What `nnx.merge` needs beside parameters to make a Decoder."""
-  return nnx.graphdef(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))

@@ -1,201 +1,263 @@
-"""Sampling from a Decoder: prefill, then a cached decode loop, in one jit.
+"""The jitted parts of sampling: prefill, admit, decode, compact.
 
-Axes: R rows, P prompt tokens, N new tokens, V vocabulary.
+Axes: R rows, U prompts of a prefill, P prompt tokens, N new tokens, S key
+slots, V vocabulary. Rows are divided evenly over `parts`, the `data` and `fsdp`
+devices of the mesh; no row ever moves from one part to another.
 """
 
 import functools
+from typing import NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
-from flax import nnx, struct
+from flax import struct
 from jax import lax
 
-from graphgpo_jax.models.decoder import init_cache
+from graphgpo_jax import sharding
+from graphgpo_jax.models.decoder import DecoderConfig, init_cache
+from graphgpo_jax.models.parameters import assemble
+
+BLOCK = 128  # tokens that the inverse of a distribution looks at together
+
+
+class Settings(NamedTuple):
+  """What is static in every jitted part; see `generation.make_sampler`."""
+
+  config: DecoderConfig
+  mesh: jax.sharding.Mesh
+  max_new_tokens: int
+  stop_tokens: tuple[int, ...]
+  top_k: int
+  top_p: float
+
+  @property
+  def parts(self) -> int:
+    """Devices that rows are divided over."""
+    return sharding.parts(self.mesh)
 
 
 @struct.dataclass
-class Samples:
-  """Responses, as sampled.
+class Batch:
+  """Rows on the devices while they are sampled.
 
   Attributes:
-    ids: [R, N] int32, 0 after the end.
-    logps: [R, N] float32, log-prob of each id under the distribution it was
-      drawn from, in nats; 0 after the end.
-    lengths: [R] int32, in tokens, the stop token included.
+    ids, logps, lengths: as in Samples, [R, ...].
+    stopped: [R] bool.
+    shift: [R] int32, empty key slots before the prompt. All prompts end in one
+      slot, so that every later token is written to the same slot of all rows.
+    keys: [R, 2] uint32.
+    cache: of `decoder.init_cache`, or None where N = 1.
   """
 
   ids: jax.Array
   logps: jax.Array
   lengths: jax.Array
+  stopped: jax.Array
+  shift: jax.Array
+  keys: jax.Array
+  cache: tuple | None
 
 
-def make_sampler(graphdef, *, max_new_tokens, stop_tokens=()):
-  """A pure, jitted function that samples from the decoder of a graphdef.
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def empty(settings, total, keys):
+  """A Batch without rows, for keys [R, 2] and S = total."""
+  config, mesh, new = settings.config, settings.mesh, settings.max_new_tokens
+  rows, cache = len(keys), None
+  if new > 1:
+    heads = config.num_kv_heads % mesh.shape['tensor'] == 0
+    spec = jax.P(None, sharding.BATCH, None, 'tensor' if heads else None)
+    cache = lax.with_sharding_constraint(
+      init_cache(config, rows, total), jax.NamedSharding(mesh, spec)
+    )
+  batch = Batch(
+    ids=jnp.zeros((rows, new), jnp.int32),
+    logps=jnp.zeros((rows, new), jnp.float32),
+    lengths=jnp.zeros(rows, jnp.int32),
+    stopped=jnp.ones(rows, bool),
+    shift=jnp.zeros(rows, jnp.int32),
+    keys=keys,
+    cache=None,
+  )
+  batch = lax.with_sharding_constraint(batch, sharding.by_row(mesh))
+  return batch.replace(cache=cache)
 
-  Token t of a row is drawn with fold_in(key of the row, t) from
-  softmax(logits / temperature), so a row does not depend on its batch mates,
-  on the order of rows or on the padding of prompts (up to float rounding).
-  All samplers of one graphdef, with the same keywords, share a compilation;
-  temperature and greedy never cause a new one.
+
+@functools.partial(jax.jit, static_argnums=0)
+def prefill(settings, params, prompts, lengths):
+  """Logits [U, V] after right-padded prompts, and their keys and values.
 
   Args:
-    graphdef: of `nnx.split(decoder)`.
-    max_new_tokens: N, >= 1.
-    stop_tokens: ids that end a row.
-
-  Returns:
-    fn(state, prompts, prompt_lengths, keys, temperature=1.0, greedy=False)
-    -> Samples, with
-      state: of `nnx.split(decoder)`.
-      prompts: [R, P] int32, right-padded.
-      prompt_lengths: [R] int32, >= 1.
-      keys: [R] typed threefry keys, as of jax.random.key.
-      temperature: scalar > 0, for greedy rows too, whose log-probs it scales.
-      greedy: scalar bool, take the likeliest token.
-
-  Raises:
-    ValueError: max_new_tokens < 1; or, by fn, keys that are not threefry
-      (vmap would draw all rows from the first key).
+    prompts: [U, P] int32.
+    lengths: [U] int32, >= 1.
   """
-  if max_new_tokens < 1:
-    raise ValueError(f'max_new_tokens must be >= 1, got {max_new_tokens}')
-  settings = (graphdef, max_new_tokens, tuple(map(int, stop_tokens)))
-
-  def sampler(
-    state, prompts, prompt_lengths, keys, temperature=1.0, greedy=False
-  ):
-    implementation = str(jax.random.key_impl(keys))
-    if implementation != 'threefry2x32':
-      raise ValueError(f'keys must be threefry2x32, got {implementation}')
-    # A Python number and an array would be two compilations.
-    temperature = jnp.asarray(temperature, jnp.float32)
-    greedy = jnp.asarray(greedy, bool)
-    return _generate(
-      *settings, state, prompts, prompt_lengths, keys, temperature, greedy
-    )
-
-  return sampler
-
-
-def sample(
-  decoder,
-  prompts,
-  prompt_lengths,
-  keys,
-  *,
-  max_new_tokens,
-  temperature=1.0,
-  stop_tokens=(),
-  greedy=False,
-):
-  """Samples from a Decoder; see `make_sampler` for shapes and guarantees."""
-  graphdef, state = nnx.split(decoder)
-  sampler = make_sampler(
-    graphdef, max_new_tokens=max_new_tokens, stop_tokens=stop_tokens
-  )
-  return sampler(state, prompts, prompt_lengths, keys, temperature, greedy)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _generate(
-  graphdef,
-  max_new_tokens,
-  stop_tokens,
-  state,
-  prompts,
-  prompt_lengths,
-  keys,
-  temperature,
-  greedy,
-):
-  chex.assert_rank(prompts, 2)
+  decoder = assemble(settings.config, params)
   rows, width = prompts.shape
-  chex.assert_shape([prompt_lengths, keys], (rows,))
-  decoder = nnx.merge(graphdef, state)
-  shift = width - prompt_lengths
-  # The last token is never fed back, so it needs no slot.
-  visible = jnp.arange(width + max_new_tokens - 1) >= shift[:, None]
-  cache = None
-  if max_new_tokens > 1:
-    cache = init_cache(decoder.config, *visible.shape)
-  logits, cache = _prefill(decoder, prompts, shift, visible, cache)
-
-  def extend(samples, stopped, logits, t):
-    token, logp = _draw(logits, keys, t, temperature, greedy)
-    ends = jnp.isin(token, jnp.array(stop_tokens, jnp.int32))
-    return _append(samples, stopped, token, logp, t), stopped | ends
-
-  samples = _no_samples(rows, max_new_tokens)
-  samples, stopped = extend(samples, jnp.zeros(rows, bool), logits, 0)
-  if max_new_tokens == 1:
-    return samples
-  carry = (jnp.int32(1), samples, stopped, cache)
-  return _decode(decoder, extend, carry, shift, visible)
-
-
-def _decode(decoder, extend, carry, shift, visible):
-  """Feeds the last token back until all rows stopped or are full."""
-  total = visible.shape[1]
-  max_new_tokens = carry[1].ids.shape[1]
-
-  def step(carry):
-    t, samples, stopped, cache = carry
-    slot = total - max_new_tokens + t
-    hidden, cache = decoder.hidden(
-      lax.dynamic_slice_in_dim(samples.ids, t - 1, 1, axis=1),
-      (slot - shift)[:, None],
-      (visible & (jnp.arange(total) <= slot))[:, None],
-      cache=cache,
-      cache_index=slot,
-    )
-    logits = decoder.logits(hidden[:, 0])
-    return t + 1, *extend(samples, stopped, logits, t), cache
-
-  def unfinished(carry):
-    t, _, stopped, _ = carry
-    return (t < max_new_tokens) & ~stopped.all()
-
-  return lax.while_loop(unfinished, step, carry)[1]
-
-
-def _append(samples, stopped, token, logp, t):
-  return Samples(
-    ids=samples.ids.at[:, t].set(jnp.where(stopped, 0, token)),
-    logps=samples.logps.at[:, t].set(jnp.where(stopped, 0.0, logp)),
-    lengths=samples.lengths + ~stopped,
-  )
-
-
-def _no_samples(rows, max_new_tokens):
-  return Samples(
-    ids=jnp.zeros((rows, max_new_tokens), jnp.int32),
-    logps=jnp.zeros((rows, max_new_tokens), jnp.float32),
-    lengths=jnp.zeros(rows, jnp.int32),
-  )
-
-
-def _prefill(decoder, prompts, shift, visible, cache):
-  """Logits [R, V] after right-padded prompts, and the filled cache."""
-  # Moved against the right edge, all prompts end in one slot, so that every
-  # later token is written to the same slot in all rows.
-  steps = jnp.arange(prompts.shape[1])
+  # Moved against the right edge, all prompts end in one slot.
+  shift = width - lengths
+  steps = jnp.arange(width)
   positions = jnp.maximum(steps - shift[:, None], 0)
   ids = jnp.take_along_axis(prompts, positions, axis=1)
-  causal = steps[:, None] >= jnp.arange(visible.shape[1])
+  mask = (steps[:, None] >= steps) & (steps >= shift[:, None])[:, None]
+  cache = None
+  if settings.max_new_tokens > 1:
+    cache = init_cache(settings.config, rows, width)
   hidden, cache = decoder.hidden(
-    ids, positions, causal & visible[:, None], cache=cache, cache_index=0
+    ids, positions, mask, cache=cache, cache_index=0
   )
   return decoder.logits(hidden[:, -1]), cache
 
 
-def _draw(logits, keys, t, temperature, greedy):
+def _take(x, index, parts, axis=0):
+  """Rows `index` [R] of x, each counted inside its part."""
+  x = jnp.moveaxis(x, axis, 0)
+  pieces = x.reshape(parts, -1, *x.shape[1:])
+  taken = jax.vmap(lambda x, i: x[i])(pieces, index.reshape(parts, -1))
+  return jnp.moveaxis(taken.reshape(-1, *x.shape[1:]), 0, axis)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def admit(settings, batch, logits, cache, lengths, source, *chance):
+  """Draws the first token of the rows that start with these prompts.
+
+  Args:
+    batch: donated.
+    logits, cache: of `prefill`.
+    lengths: [U] int32, of the prompts.
+    source: [R] int32, a row's prompt, counted inside its part, or -1.
+    chance: temperature and greedy, scalars.
+  """
+  parts = settings.parts
+  new, index = source >= 0, jnp.maximum(source, 0)
+  logits = _take(logits, index, parts)
+  token, logp = _draw(settings, logits, batch.keys, 0, *chance)
+  if cache is not None:
+    total, width = batch.cache[0].shape[2], cache[0].shape[2]
+    start = total - (batch.ids.shape[1] - 1) - width
+    shift = start + width - _take(lengths, index, parts)
+
+    def fill(old, fresh):
+      fresh = _take(fresh, index, parts, axis=1)
+      kept = lax.slice_in_dim(old, start, start + width, axis=2)
+      fresh = jnp.where(new[:, None, None, None], fresh, kept)
+      return lax.dynamic_update_slice_in_dim(old, fresh, start, axis=2)
+
+    batch = batch.replace(
+      cache=jax.tree.map(fill, batch.cache, cache),
+      shift=jnp.where(new, shift, batch.shift),
+    )
+  ended = _ends(settings, token)
+  return batch.replace(
+    ids=batch.ids.at[:, 0].set(jnp.where(new, token, batch.ids[:, 0])),
+    logps=batch.logps.at[:, 0].set(jnp.where(new, logp, batch.logps[:, 0])),
+    lengths=batch.lengths + new,
+    stopped=jnp.where(new, ended, batch.stopped),
+  )
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+def decode(settings, params, batch, t, enough, *chance):
+  """Feeds tokens back, from token t on; batch is donated.
+
+  Stops when no part has more than `enough` rows left; (t, batch) then.
+  """
+  decoder = assemble(settings.config, params)
+  total, most = batch.cache[0].shape[2], batch.ids.shape[1]
+  visible = jnp.arange(total) >= batch.shift[:, None]
+
+  def unfinished(carry):
+    t, batch = carry
+    going = ~batch.stopped.reshape(settings.parts, -1)
+    return (t < most) & (going.sum(axis=1).max() > enough)
+
+  def step(carry):
+    t, batch = carry
+    slot = total - most + t
+    hidden, cache = decoder.hidden(
+      lax.dynamic_slice_in_dim(batch.ids, t - 1, 1, axis=1),
+      (slot - batch.shift)[:, None],
+      (visible & (jnp.arange(total) <= slot))[:, None],
+      cache=batch.cache,
+      cache_index=slot,
+    )
+    logits = decoder.logits(hidden[:, 0])
+    token, logp = _draw(settings, logits, batch.keys, t, *chance)
+    stopped = batch.stopped
+    return t + 1, batch.replace(
+      ids=batch.ids.at[:, t].set(jnp.where(stopped, 0, token)),
+      logps=batch.logps.at[:, t].set(jnp.where(stopped, 0.0, logp)),
+      lengths=batch.lengths + ~stopped,
+      stopped=stopped | _ends(settings, token),
+      cache=cache,
+    )
+
+  return lax.while_loop(unfinished, step, (t, batch))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def compact(settings, batch, index, padding):
+  """The rows `index` of every part; padding repeats a row and has stopped."""
+  parts, mesh = settings.parts, settings.mesh
+  cache = jax.tree.map(lambda x: _take(x, index, parts, 1), batch.cache)
+  batch = jax.tree.map(
+    lambda x: _take(x, index, parts), batch.replace(cache=None)
+  )
+  batch = lax.with_sharding_constraint(batch, sharding.by_row(mesh))
+  return batch.replace(cache=cache, stopped=batch.stopped | padding)
+
+
+def _ends(settings, token):
+  return jnp.isin(token, jnp.array(settings.stop_tokens, jnp.int32))
+
+
+def _cut(settings, logits):
+  """Logits [R, V] with all but the likeliest tokens at -inf."""
+  if settings.top_k:
+    count = min(settings.top_k, logits.shape[-1])
+    least = lax.top_k(logits, count)[0][:, -1:]
+    logits = jnp.where(logits >= least, logits, -jnp.inf)
+  if settings.top_p < 1:
+    order = jnp.sort(logits, axis=-1, descending=True)
+    mass = jax.nn.softmax(order)
+    kept = jnp.cumsum(mass, axis=-1) - mass < settings.top_p
+    least = jnp.min(order, axis=-1, keepdims=True, where=kept, initial=jnp.inf)
+    logits = jnp.where(logits >= least, logits, -jnp.inf)
+  return logits
+
+
+def _draw(settings, logits, keys, t, temperature, greedy):
   """Token t of every row and its log-prob, from logits [R, V]."""
-  logps = jax.nn.log_softmax(logits / temperature)
-  row_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, t)
+  logps = jax.nn.log_softmax(_cut(settings, logits / temperature))
+  row_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(
+    jax.random.wrap_key_data(keys), t
+  )
+  uniform = jax.vmap(jax.random.uniform)(row_keys)
   token = jnp.where(
-    greedy,
-    jnp.argmax(logits, axis=-1),
-    jax.vmap(jax.random.categorical)(row_keys, logps),
+    greedy, jnp.argmax(logits, axis=-1), _invert(jnp.exp(logps), uniform)
   ).astype(jnp.int32)
   return token, jnp.take_along_axis(logps, token[:, None], axis=-1)[:, 0]
+
+
+def _invert(probabilities, uniform):
+  """The token of each row at which its cumulative mass passes `uniform` [R].
+
+  One random number per row in place of one per token. Blocks first, then
+  inside one block: little is ever summed up, so rounding stays small.
+  """
+  rows, vocabulary = probabilities.shape
+  padding = ((0, 0), (0, -vocabulary % BLOCK))
+  blocks = jnp.pad(probabilities, padding).reshape(rows, -1, BLOCK)
+
+  def pick(mass, target):
+    total = jnp.cumsum(mass, axis=-1)
+    index = jnp.sum(total <= target[:, None], axis=-1)
+    # Rounding must not lead past the last one that has any mass.
+    last = mass.shape[-1] - 1 - jnp.argmax(mass[:, ::-1] > 0, axis=-1)
+    index = jnp.minimum(index, last)[:, None]
+    before = jnp.take_along_axis(total - mass, index, axis=-1)[:, 0]
+    return index, target - before
+
+  mass = blocks.sum(axis=-1)
+  block, rest = pick(mass, uniform * mass.sum(axis=-1))
+  inside = jnp.take_along_axis(blocks, block[:, :, None], axis=1)[:, 0]
+  token, _ = pick(inside, rest)
+  return (block * BLOCK + token)[:, 0]

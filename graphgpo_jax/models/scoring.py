@@ -13,80 +13,99 @@ def token_logps(
   decoder,
   ids,
   *,
-  lengths=None,
-  positions=None,
-  mask=None,
+  segment=None,
+  position=None,
+  scored=None,
   temperature=1.0,
   chunk=None,
-  with_entropy=False,
 ):
-  """Log-prob of every token given the tokens before it in its row.
+  """Log-prob and entropy of tokens given those before them in their segment.
 
     logp[:, t] = log softmax(logits(ids[:, :t]) / temperature)[ids[:, t]]
 
-  and 0 at t = 0 and at t >= lengths. The entropy at t is that of the same
-  distribution, -sum_v p_v log p_v, in nats.
+  The entropy at t is that of the same distribution, -sum_v p_v log p_v.
 
   Args:
     decoder: a Decoder.
-    ids: [R, L] int32, right-padded rows (prompt, response, padding).
-    lengths: [R] int32, prompt and response together, or None: all of L.
-    positions: [R, L] int32, or None: 0 .. L - 1.
-    mask: [R, L, L] bool, or None: causal. With packed segments the first
-      token of a segment is scored by its neighbour: give it no weight.
+    ids: [R, L] int32.
+    segment: [R, L] int32; tokens see the earlier ones of their own number. None
+      takes a row as one segment. The first token of a segment has no
+      prediction: do not score it.
+    position: [R, L] int32, in the segment, or None: 0 .. L - 1.
+    scored: [R, L] bool, the tokens that are wanted; None: all but the first.
     temperature: scalar > 0.
-    chunk: tokens per slice of the vocabulary projection, recomputed in the
-      backward pass, so that [R, L, V] never exists; None does it in one piece.
-    with_entropy: also return the entropy.
+    chunk: tokens per row and slice of the vocabulary projection, recomputed in
+      the backward pass: [R, L, V] never exists, and slices with nothing to
+      score cost nothing. None projects all tokens in one piece.
 
   Returns:
-    [R, L] float32, in nats; with_entropy: a pair of them.
+    (logp, entropy), each [R, L] float32, in nats; 0 where not scored.
   """
   chex.assert_rank(ids, 2)
-  rows, length = ids.shape
-  steps = jnp.arange(length)
-  if positions is None:
-    positions = jnp.broadcast_to(steps, ids.shape)
-  if mask is None:
-    mask = jnp.broadcast_to(steps[:, None] >= steps, (rows, length, length))
-  hidden, _ = decoder.hidden(ids, positions, mask)
+  steps = jnp.arange(ids.shape[1])
+  if segment is None:
+    segment = jnp.ones_like(ids)
+  if position is None:
+    position = jnp.broadcast_to(steps, ids.shape)
+  if scored is None:
+    scored = jnp.broadcast_to(steps > 0, ids.shape)
+  mask = segment[:, :, None] == segment[:, None, :]
+  mask &= steps[:, None] >= steps
+  hidden, _ = decoder.hidden(ids, position, mask)
+  # The activation at t - 1 predicts the token at t.
+  inputs = hidden[:, :-1], ids[:, 1:], scored[:, 1:]
 
   def score(hidden, targets):
-    logits = decoder.logits(hidden) / temperature
-    total = jax.nn.logsumexp(logits, axis=-1)
-    chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    if not with_entropy:
-      return (chosen - total,)
-    mean = jnp.sum(jnp.exp(logits - total[..., None]) * logits, axis=-1)
-    return chosen - total, total - mean
+    return _score(decoder, hidden, targets, temperature)
 
-  # The activation at t - 1 predicts the token at t.
-  scores = _in_chunks(score, hidden[:, :-1], ids[:, 1:], chunk)
-  kept = steps[1:] < (length if lengths is None else lengths[:, None])
-  scores = [
-    jnp.pad(jnp.where(kept, values, 0.0), ((0, 0), (1, 0))) for values in scores
-  ]
-  return tuple(scores) if with_entropy else scores[0]
-
-
-def _in_chunks(score, hidden, targets, chunk):
-  """score(hidden, targets), over slices of `chunk` tokens of axis 1."""
   if chunk is None:
-    return score(hidden, targets)
+    scores = score(*inputs[:2])
+  else:
+    scores = _in_chunks(score, *inputs, chunk)
+  return tuple(
+    jnp.pad(jnp.where(inputs[2], values, 0.0), ((0, 0), (1, 0)))
+    for values in scores
+  )
+
+
+def _score(decoder, hidden, targets, temperature):
+  logits = decoder.logits(hidden) / temperature
+  total = jax.nn.logsumexp(logits, axis=-1)
+  chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+  mean = jnp.sum(jnp.exp(logits - total[..., None]) * logits, axis=-1)
+  return chosen - total, total - mean
+
+
+def _in_chunks(score, hidden, targets, scored, chunk):
+  """score(hidden, targets), over slices of `chunk` tokens of axis 1."""
   rows, length = targets.shape
-  count = -(-length // chunk)
+  # Scored tokens move to the left of their row, so that the slices after the
+  # longest have nothing to do.
+  order = jnp.argsort(~scored, axis=1, stable=True)
 
   def cut(x):
-    padding = [(0, 0), (0, count * chunk - length)] + [(0, 0)] * (x.ndim - 2)
-    x = jnp.pad(x, padding).reshape(rows, count, chunk, *x.shape[2:])
+    index = order.reshape(*order.shape, *[1] * (x.ndim - 2))
+    x = jnp.take_along_axis(x, index, axis=1)
+    padding = [(0, 0), (0, -length % chunk)] + [(0, 0)] * (x.ndim - 2)
+    x = jnp.pad(x, padding).reshape(rows, -1, chunk, *x.shape[2:])
     return jnp.moveaxis(x, 1, 0)
 
-  # Recomputed one slice at a time, the logits need chunk / L of the memory.
-  scores = lax.map(
-    lambda slices: jax.checkpoint(score, prevent_cse=False)(*slices),
-    (cut(hidden), cut(targets)),
-  )
+  def score_slice(slices):
+    hidden, targets, scored = slices
+    nothing = (jnp.zeros(targets.shape, jnp.float32),) * 2
+    return lax.cond(
+      scored.any(),
+      jax.checkpoint(score, prevent_cse=False),
+      lambda *_: nothing,
+      hidden,
+      targets,
+    )
+
+  scores = lax.map(score_slice, tuple(map(cut, (hidden, targets, scored))))
+  back = jnp.argsort(order, axis=1)
   return [
-    jnp.moveaxis(values, 0, 1).reshape(rows, -1)[:, :length]
+    jnp.take_along_axis(
+      jnp.moveaxis(values, 0, 1).reshape(rows, -1)[:, :length], back, axis=1
+    )
     for values in scores
   ]
