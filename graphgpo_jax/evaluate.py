@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
+from graphgpo_jax import sharding
 from graphgpo_jax.envs.base import Environment
 from graphgpo_jax.rollout import Policy, collect
 from graphgpo_jax.types import Transition
@@ -16,18 +17,25 @@ EVALUATION = 2**31 - 1  # iteration number of keys; no update has it
 def evaluate(
   policy: Policy, env: Environment, *, tasks: Sequence[int], key: jax.Array
 ) -> dict:
-  """One attempt at every task.
+  """One attempt at every task; several processes share the tasks.
 
   Returns:
     'success' with 'low' and 'high' (95 % Wilson interval), 'attempts', mean
     'return' of the environment's rewards, 'length' and 'invalid' steps.
   """
+  tasks = list(tasks)
   transitions = collect(
-    policy, env, tasks, attempts=1, key=key, iteration=EVALUATION
+    policy,
+    env,
+    sharding.mine(tasks),
+    attempts=1,
+    key=key,
+    iteration=EVALUATION,
   )
   totals = attempt_totals(transitions)
-  low, high = wilson(int(totals['success'].sum()), len(tasks))
-  means = {name: float(np.mean(x)) for name, x in totals.items()}
+  sums = sharding.everywhere([float(x.sum()) for x in totals.values()])
+  means = dict(zip(totals, (sums.sum(axis=0) / len(tasks)).tolist()))
+  low, high = wilson(round(means['success'] * len(tasks)), len(tasks))
   return means | {'low': low, 'high': high, 'attempts': len(tasks)}
 
 
@@ -60,7 +68,7 @@ def attempt_totals(transitions: Sequence[Transition]) -> dict:
   for step in transitions:
     total = attempts.setdefault((step.task, step.attempt), np.zeros(4))
     total += (step.success, step.reward, 1, not step.valid)
-  columns = np.array(list(attempts.values())).T
+  columns = np.array(list(attempts.values())).reshape(-1, 4).T
   return dict(zip(('success', 'return', 'length', 'invalid'), columns))
 
 

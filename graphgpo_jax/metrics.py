@@ -11,6 +11,7 @@ import rich.console
 import rich.progress
 import tensorboardX
 
+from graphgpo_jax import sharding
 from graphgpo_jax.log import atomic_write
 from graphgpo_jax.segments import TIE
 from graphgpo_jax.states import Steps
@@ -138,6 +139,33 @@ def summarise_updates(steps: list[dict]) -> dict:
   return means | {'ratio_error_first': first, 'optimizer_steps': len(steps)}
 
 
+ADDED = ('tasks_played', 'tasks_trained', 'zero_signal_tasks')
+ADDED += ('steps', 'tokens', 'prompts_cut')
+
+
+def across_processes(row: dict) -> dict:
+  """One row of numbers for all processes, which call this alike.
+
+  Counts (ADDED) add up, seconds and maxima are the largest, all others are
+  means over the processes that have them.
+  """
+  text = np.frombuffer(json.dumps(row).encode(), np.uint8)
+  (size,) = sharding.most([len(text)])
+  texts = sharding.everywhere(np.pad(text, (0, size - len(text)), 'constant'))
+  rows = [json.loads(text.tobytes().rstrip(b'\0')) for text in texts]
+
+  def combine(name):
+    values = [row[name] for row in rows if name in row]
+    if name in ADDED:
+      return sum(values)
+    if name.startswith('seconds') or name.endswith('max'):
+      return max(values)
+    return sum(values) / len(values)
+
+  names = dict.fromkeys(name for row in rows for name in row)
+  return {name: combine(name) for name in names}
+
+
 class CompileCount:
   """Counts the programs that jax compiles until it is closed."""
 
@@ -161,9 +189,14 @@ class MetricsWriter:
     folder: of the run; rows go to metrics.jsonl.
     position: rows of this position and later are dropped first: they come from
       work that was lost, and will be done again.
+
+  Of several processes only the first writes.
   """
 
   def __init__(self, folder: str | os.PathLike, *, position: int = 0):
+    self._file = None
+    if jax.process_index():
+      return
     self.path = pathlib.Path(folder) / 'metrics.jsonl'
     self.path.parent.mkdir(parents=True, exist_ok=True)
     kept = [
@@ -178,6 +211,8 @@ class MetricsWriter:
 
   def write(self, row: dict) -> None:
     """Adds a row with a 'position'."""
+    if self._file is None:
+      return
     self._file.write(json.dumps(row) + '\n')
     self._file.flush()
     for name, value in row.items():
@@ -186,8 +221,9 @@ class MetricsWriter:
 
   def close(self) -> None:
     """Writes what is left."""
-    self._file.close()
-    self._board.close()
+    if self._file is not None:
+      self._file.close()
+      self._board.close()
 
 
 def read_metrics(path: str | os.PathLike) -> list[dict]:
@@ -204,11 +240,14 @@ def read_metrics(path: str | os.PathLike) -> list[dict]:
 
 
 class Display:
-  """Progress of a run: a live bar on a terminal, plain lines elsewhere."""
+  """Progress of a run: a live bar on a terminal, plain lines elsewhere.
+
+  Of several processes only the first shows it.
+  """
 
   def __init__(self, title: str, *, total: int, done: int = 0):
     self._total, self._title = total, title
-    console = rich.console.Console()
+    console = rich.console.Console(quiet=jax.process_index() > 0)
     self._bar = None
     if console.is_terminal:
       self._bar = rich.progress.Progress(
@@ -241,13 +280,13 @@ class Display:
       self._bar.update(self._task, advance=1, state=state)
     else:
       number = row['position'] + 1
-      print(f'{row["phase"]} {number}/{self._total}  {state}', flush=True)
+      self.say(f'{row["phase"]} {number}/{self._total}  {state}')
 
   def say(self, words: str) -> None:
     """A line beside the bar."""
     if self._bar:
       self._bar.console.print(words, highlight=False, markup=False)
-    else:
+    elif jax.process_index() == 0:
       print(words, flush=True)
 
   def close(self) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from graphgpo_jax import sharding
 from graphgpo_jax.envs.base import Environment
 from graphgpo_jax.states import power_of_two
 from graphgpo_jax.types import TokenRows, Transition
@@ -84,8 +85,8 @@ def encode_prompt(
     ids = ids[-limit:]
   if len(ids) > limit:
     raise ValueError(
-      f'sampling.prompt_length: a prompt has {len(ids)} tokens, allowed: '
-      f'{limit} (sampling.overflow = {overflow!r})'
+      f'config.sampling.prompt_lengths: a prompt has {len(ids)} tokens, '
+      f'allowed: {limit} (config.sampling.overflow = {overflow!r})'
     )
   return np.asarray(ids, np.int32), cut
 
@@ -140,7 +141,8 @@ def collect(
   Args:
     policy: of `make_policy`.
     env: its slots are started anew.
-    tasks: B distinct task indices.
+    tasks: B distinct task indices; with several processes those of this one,
+      and the others call alike, until all are done.
     attempts: M.
     key: of the run; every draw is keyed by (key, iteration, task, attempt,
       step), whatever else is played beside it.
@@ -157,10 +159,11 @@ def collect(
   active = list(range(len(observations)))
   transitions = []
   for step in range(env.max_steps):
-    if not active:
+    if not sharding.most([len(active)])[0]:  # others may be playing still
       break
-    rows = np.resize(active, batch_rows(len(active)))
-    keys = _step_keys(key, iteration, task_of[rows], attempt_of[rows], step)
+    size = batch_rows(len(active))
+    who = [np.resize(x[active], size) for x in (task_of, attempt_of)]
+    keys = _step_keys(key, iteration, *who, step)
     shown = [policy.encode(env, histories[i], observations[i]) for i in active]
     replies = policy.answer([ids for ids, _ in shown], keys)
     parsed = [env.parse(reply.text) for reply in replies]
@@ -272,12 +275,14 @@ def pack(
     raise ValueError(
       f'{len(transitions)} transitions do not fit {micro_batches * rows} rows'
     )
-  if max(lengths) > length:
+  if max(lengths, default=0) > length:
     raise ValueError(f'a step of {max(lengths)} tokens, rows of {length}')
   flat = (micro_batches * rows, length)
   ids, segment, position, response_length = np.zeros((4, *flat), np.int32)
   logps, credit, reference = np.zeros((3, *flat), np.float32)
-  for number, (row, start) in enumerate(_lay_out(lengths, length)):
+  places = enumerate(_lay_out(lengths, length))
+  # From left to right, since segments are numbered as they are placed.
+  for number, (row, start) in sorted(places, key=lambda place: place[1]):
     step, end = transitions[number], start + lengths[number]
     said = start + len(step.prompt_ids)
     ids[row, start:said] = step.prompt_ids
@@ -291,11 +296,3 @@ def pack(
     ids, segment, position, response_length, logps, credit, reference
   )
   return jax.tree.map(lambda x: x.reshape(shape), packed)
-
-
-def mini_batches(
-  count: int, *, steps: int, rng: np.random.Generator
-) -> list[np.ndarray]:
-  """Splits 0 .. count - 1, shuffled, into parts of even size, each <= steps."""
-  parts = max(1, -(-count // steps))
-  return np.array_split(rng.permutation(count), parts)

@@ -188,7 +188,18 @@ def check_sizes(config, env, tokenizer, mesh) -> None:
       f'config.batch.row_length: found {config.batch.row_length}, allowed: at '
       f'least {needed}, the longest prompt and max_new_tokens'
     )
+  for key in ('tasks', 'mini_batch_steps'):
+    if config.batch[key] % jax.process_count():
+      raise ValueError(
+        f'config.batch.{key}: found {config.batch[key]}, allowed: a multiple '
+        f'of {jax.process_count()}, the processes'
+      )
   parts = sharding.parts(mesh)
+  if parts % jax.process_count():
+    raise ValueError(
+      f'config.mesh: found {parts} data and fsdp devices, allowed: a multiple '
+      f'of {jax.process_count()}, the processes'
+    )
   if config.batch.micro_batch_rows % parts:
     raise ValueError(
       f'config.batch.micro_batch_rows: found {config.batch.micro_batch_rows}, '

@@ -98,9 +98,27 @@ def local_rows(tree):
   return jax.tree.map(fetch, tree)
 
 
-def agree(numbers) -> np.ndarray:
-  """The largest of each number over all processes, [n] int."""
+def everywhere(numbers) -> np.ndarray:
+  """What every process holds, [processes, n]; all must call it."""
   numbers = np.asarray(numbers)
   if jax.process_count() == 1:
-    return numbers
-  return multihost_utils.process_allgather(numbers).max(axis=0)
+    return numbers[None]
+  return np.asarray(multihost_utils.process_allgather(numbers))
+
+
+def most(numbers) -> np.ndarray:
+  """The largest of each number over all processes, [n]."""
+  return everywhere(numbers).max(axis=0)
+
+
+def mine(items):
+  """Every n-th item, for this one of n processes."""
+  return items[jax.process_index() :: jax.process_count()]
+
+
+def local_mesh() -> Mesh:
+  """A mesh of this process's devices, for work that it does alone."""
+  devices = jax.local_devices()
+  return jax.make_mesh(
+    (len(devices), 1, 1), AXES, (AxisType.Auto,) * 3, devices=devices
+  )

@@ -12,11 +12,12 @@ import optax
 
 from graphgpo_jax import loss as losses
 from graphgpo_jax import sharding
-from graphgpo_jax.models.parameters import assemble, join
+from graphgpo_jax.models.parameters import ADAPTERS, assemble, join
 from graphgpo_jax.models.scoring import token_logps
 from graphgpo_jax.types import TokenRows
 
 OPTIMIZERS = ('adamw', 'muon')
+MATRICES = ('kernel', *ADAPTERS)
 
 
 @flax.struct.dataclass
@@ -43,6 +44,34 @@ def _by_name(test):
     )
 
   return mark
+
+
+def _mover(names):
+  """Muon or AdamW, by the names of a leaf's path."""
+  matrix = names[0] == 'layers' and names[-1] in MATRICES
+  return 'muon' if matrix else 'adamw'
+
+
+def _muon(schedule, weight_decay, moment_dtype):
+  """Muon for matrices [layers, in, out], each layer by itself.
+
+  Not optax.contrib.muon: its AdamW for the rest has Nesterov's momentum.
+  """
+  axes = optax.contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
+
+  def scale(changes, params):
+    del params
+    return jax.tree.map(lambda x: 0.2 * max(x.shape[1:]) ** 0.5 * x, changes)
+
+  return optax.chain(
+    optax.contrib.scale_by_muon(
+      mu_dtype=moment_dtype,
+      weight_dimension_numbers=lambda tree: jax.tree.map(lambda _: axes, tree),
+    ),
+    optax.stateless(scale),
+    optax.add_decayed_weights(weight_decay),
+    optax.scale_by_learning_rate(schedule),
+  )
 
 
 def make_optimizer(
@@ -72,32 +101,18 @@ def make_optimizer(
   schedule = optax.linear_schedule(
     learning_rate / (warmup_steps + 1), learning_rate, warmup_steps
   )
-  if name == 'adamw':
-    step = optax.adamw(
-      schedule,
-      b1=b1,
-      b2=b2,
-      weight_decay=weight_decay,
-      mask=_by_name(lambda names: names[-1] not in ('scale', 'bias')),
-      mu_dtype=moment_dtype,
-    )
-  elif name == 'muon':
-    axes = optax.contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
-    matrices = ('kernel', 'lora_a', 'lora_b')
-    step = optax.contrib.muon(
-      schedule,
-      weight_decay=weight_decay,
-      adam_b1=b1,
-      adam_b2=b2,
-      consistent_rms=0.2,
-      mu_dtype=moment_dtype,
-      muon_weight_dimension_numbers=_by_name(
-        lambda names: (
-          axes if names[0] == 'layers' and names[-1] in matrices else None
-        )
-      ),
-    )
-  else:
+  step = optax.adamw(
+    schedule,
+    b1=b1,
+    b2=b2,
+    weight_decay=weight_decay,
+    mask=_by_name(lambda names: names[-1] not in ('scale', 'bias')),
+    mu_dtype=moment_dtype,
+  )
+  if name == 'muon':
+    steps = {'adamw': step, 'muon': _muon(schedule, weight_decay, moment_dtype)}
+    step = optax.partition(steps, _by_name(_mover))
+  elif name != 'adamw':
     raise ValueError(f'name must be one of {OPTIMIZERS}, got {name!r}')
   return optax.chain(optax.clip_by_global_norm(max_grad_norm), step)
 
@@ -105,14 +120,18 @@ def make_optimizer(
 def init_state(params: dict, optimizer, mesh) -> TrainState:
   """A fresh state, made and kept in the shardings of the mesh.
 
+  Moments are float32 where the optimizer says nothing else, beside parameters
+  of any type: 0.999 is 1 in bfloat16, and second moments would never fade.
+
   Args:
     params: trainable ones, nested dict of arrays; left as they are.
   """
 
   def make(params):
+    wide = jax.tree.map(lambda x: x.astype(jnp.float32), params)
     # A copy: the first update gives the state's buffers away.
     return TrainState(
-      jax.tree.map(jnp.copy, params), optimizer.init(params), jnp.int32(0)
+      jax.tree.map(jnp.copy, params), optimizer.init(wide), jnp.int32(0)
     )
 
   placement = sharding.shardings(jax.eval_shape(make, params), mesh)
@@ -181,7 +200,8 @@ def _part(tree, i):
 def _sum_gradients(loss, params, rows, weights):
   """Gradients and metrics of loss(params, rows, weights) over micro-batches.
 
-  A loop with a count of its own: empty micro-batches cost nothing.
+  A loop with a count of its own: empty micro-batches cost nothing. Sums are
+  float32, whatever the parameters are.
   """
   find = jax.grad(loss, has_aux=True)
 
@@ -194,7 +214,7 @@ def _sum_gradients(loss, params, rows, weights):
     return total, metrics
 
   shapes = jax.eval_shape(find, params, _part(rows, 0), weights[0])
-  zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+  zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
   return jax.lax.fori_loop(0, _live(rows), add, zeros)
 
 

@@ -1,7 +1,18 @@
 """Set before jax is first used: eight virtual devices, quick compiling."""
 
-import jax
+import os
+import pathlib
+
+# Tests compile much and run little, and many compile the same: what one process
+# has compiled, the others (also those that tests start) read.
+CACHE = pathlib.Path(__file__).parents[1] / '.pytest_cache' / 'compiled'
+os.environ |= {
+  'JAX_COMPILATION_CACHE_DIR': str(CACHE),
+  'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+  'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '0',
+  'JAX_DISABLE_MOST_OPTIMIZATIONS': '1',
+}
+
+import jax  # noqa: E402
 
 jax.config.update('jax_num_cpu_devices', 8)
-# Tests compile much and run little.
-jax.config.update('jax_disable_most_optimizations', True)

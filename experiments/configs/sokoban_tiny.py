@@ -88,7 +88,7 @@ def get_config(scheme: str = 'graphgpo') -> ml_collections.ConfigDict:
     'moment_dtype': 'float32',
   }
   config.warm_start = {
-    'steps': 80,
+    'steps': 100,
     'tasks': 1500,
     'mini_batch_steps': 128,
     'learning_rate': 2e-3,

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.sharding import AxisType
 
 from graphgpo_jax import sharding
 from graphgpo_jax.models import sampling
@@ -70,20 +71,24 @@ def make_sampler(
     fn(params, prompts, keys, temperature=1.0, greedy=False) -> Samples, with
       params: of the decoder.
       prompts: n sequences of ids, none empty; those of this process.
-      keys: [n] typed threefry keys, as of jax.random.key.
+      keys: [n or more] threefry keys, as of jax.random.key; the first n count.
       temperature: > 0, for greedy rows too, whose log-probs it scales.
       greedy: take the likeliest token.
 
   Raises:
     ValueError: a setting out of range; or, by fn, a prompt that is empty or
-      longer than all buckets, or keys that are not threefry.
+      longer than all buckets, or keys that are too few or not threefry.
   """
   if max_new_tokens < 1:
     raise ValueError(f'max_new_tokens must be >= 1, got {max_new_tokens}')
   if top_k < 0 or not 0 < top_p <= 1:
     raise ValueError(f'top_k and top_p out of range, got {top_k} and {top_p}')
+  if not buckets or min(buckets) < 1:
+    raise ValueError(f'buckets must be integers >= 1, got {tuple(buckets)}')
   if mesh is None:
-    mesh = jax.make_mesh((1, 1, 1), sharding.AXES, devices=jax.devices()[:1])
+    mesh = jax.make_mesh(
+      (1, 1, 1), sharding.AXES, (AxisType.Auto,) * 3, devices=jax.devices()[:1]
+    )
   buckets = tuple(sorted(buckets))
   settings = sampling.Settings(
     config, mesh, max_new_tokens, tuple(map(int, stop_tokens)), top_k, top_p
@@ -95,6 +100,8 @@ def make_sampler(
     # A Python number and an array would be two compilations.
     chance = jnp.float32(temperature), jnp.bool_(greedy)
     plan = _make_plan(prompts, buckets, parts)
+    if not plan.counts:  # of no process
+      return _nothing(0, max_new_tokens)
     slots = np.zeros((plan.parts * plan.size, 2), np.uint32)
     slots[plan.place] = keys
     total = max(plan.counts) + max_new_tokens - 1
@@ -121,6 +128,10 @@ def _checked(prompts, buckets, keys):
   implementation = str(jax.random.key_impl(keys))
   if implementation != 'threefry2x32':
     raise ValueError(f'keys must be threefry2x32, got {implementation}')
+  if len(keys) < len(prompts):
+    raise ValueError(
+      f'{len(prompts)} prompts need as many keys, got {len(keys)}'
+    )
   return np.asarray(jax.random.key_data(keys))[: len(prompts)]
 
 
@@ -152,7 +163,7 @@ def _make_plan(prompts, buckets, parts):
     ids = np.asarray(prompt, np.int32).tobytes()
     groups[bucket][part].setdefault(ids, []).append(slot)
   most = [max(map(len, groups[b])) for b in buckets]
-  each_everywhere, *most = map(int, sharding.agree([each, *most]))
+  each_everywhere, *most = map(int, sharding.most([each, *most]))
   size = max(power_of_two(each_everywhere), -(-SMALLEST // parts))
   rows = np.arange(len(prompts))
   return Plan(
@@ -194,17 +205,14 @@ def _finish(settings, params, batch, plan, chance):
   parts, most = plan.parts, settings.max_new_tokens
   rows = np.full(parts * plan.size, -1)  # of the caller, in each slot
   rows[plan.place] = np.arange(len(plan.place))
-  results = Samples(
-    ids=np.zeros((len(plan.place), most), np.int32),
-    logps=np.zeros((len(plan.place), most), np.float32),
-    lengths=np.zeros(len(plan.place), np.int32),
-  )
-  t, smallest = jnp.int32(1), -(-SMALLEST // parts)
+  results = _nothing(len(plan.place), most)
+  t, smallest = 1, -(-SMALLEST // parts)
   while True:
     size = len(rows) // parts
     if most > 1:
       enough = size // 2 if size > smallest else 0
       t, batch = sampling.decode(settings, params, batch, t, enough, *chance)
+      t = int(t)  # an array from a device would be another compilation
     found = sharding.local_rows(
       (batch.ids, batch.logps, batch.lengths, batch.stopped)
     )
@@ -212,8 +220,8 @@ def _finish(settings, params, batch, plan, chance):
       (results.ids, results.logps, results.lengths), found
     ):
       kept[rows[rows >= 0]] = values[rows >= 0]
-    active = (~found[3] & (int(t) < most)).reshape(parts, -1)
-    (left,) = sharding.agree([active.sum(axis=1).max()])
+    active = (~found[3] & (t < most)).reshape(parts, -1)
+    (left,) = sharding.most([active.sum(axis=1).max()])
     if not left:
       return results
     size = max(power_of_two(int(left)), smallest)
@@ -224,6 +232,15 @@ def _finish(settings, params, batch, plan, chance):
       (index.reshape(-1), padding.reshape(-1)), settings.mesh
     )
     batch = sampling.compact(settings, batch, *moved)
+
+
+def _nothing(rows, length):
+  """Samples [rows, length] without tokens."""
+  return Samples(
+    ids=np.zeros((rows, length), np.int32),
+    logps=np.zeros((rows, length), np.float32),
+    lengths=np.zeros(rows, np.int32),
+  )
 
 
 def _survivors(active, size):

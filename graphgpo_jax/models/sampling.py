@@ -249,10 +249,12 @@ def _invert(probabilities, uniform):
 
   def pick(mass, target):
     total = jnp.cumsum(mass, axis=-1)
-    index = jnp.sum(total <= target[:, None], axis=-1)
-    # Rounding must not lead past the last one that has any mass.
-    last = mass.shape[-1] - 1 - jnp.argmax(mass[:, ::-1] > 0, axis=-1)
-    index = jnp.minimum(index, last)[:, None]
+    # Rounding must neither lead to one without mass, nor past the last.
+    possible = mass > 0
+    passed = possible & (total > target[:, None])
+    last = mass.shape[-1] - 1 - jnp.argmax(possible[:, ::-1], axis=-1)
+    index = jnp.where(passed.any(axis=-1), jnp.argmax(passed, axis=-1), last)
+    index = index[:, None]
     before = jnp.take_along_axis(total - mass, index, axis=-1)[:, 0]
     return index, target - before
 

@@ -1,0 +1,234 @@
+"""What one position of a run does: a supervised step, or an iteration of RL.
+
+With several processes, each has its own tasks and the steps they led to; the
+arrays on the mesh and the numbers reported are those of all.
+"""
+
+import functools
+import pathlib
+
+import jax
+import numpy as np
+
+from graphgpo_jax import credit, log, metrics, sharding, states
+from graphgpo_jax.evaluate import attempt_totals, evaluate
+from graphgpo_jax.models.parameters import join
+from graphgpo_jax.rollout import (
+  collect,
+  pack,
+  solver_transitions,
+)
+from graphgpo_jax.setup import Run, policy
+
+
+def iterate(run: Run, state, reference, iteration: int, cursor: int):
+  """One update: play, credit, then one optimizer step per mini-batch.
+
+  Returns:
+    state, a row of metrics, the task cursor after it, the transitions.
+  """
+  config, clock = run.config, metrics.Clock()
+  played, cursor = _gather(run, state, iteration, cursor)
+  clock.stop('rollout')
+  steps = states.index_steps(log.columns(played))
+  silent = _silent(run, steps)
+  trained = np.arange(len(silent))
+  if config.batch.resample_retries:
+    share = config.batch.tasks // jax.process_count()
+    trained = np.flatnonzero(~silent)[:share]
+  row = _describe(played, silent, trained)
+  order, advantage = np.zeros(0, int), np.zeros(len(played), np.float32)
+  if len(trained):
+    steps = states.select(steps, trained)
+    advantage, described = assign(run, steps, len(played))
+    order, row = np.sort(steps.row), row | described
+  clock.stop('credit')
+  if sharding.most([len(order)])[0]:
+    rng = np.random.default_rng([config.seed, iteration, 1])
+    state, found = _improve(
+      run, state, reference, played, order, advantage, rng
+    )
+    clock.stop('update')
+  row = metrics.across_processes(row | clock.seconds)
+  if 'seconds_update' in clock.seconds:
+    row |= metrics.summarise_updates(found)
+  seconds = sum(row[name] for name in clock.seconds)
+  row |= {
+    'phase': 'update',
+    'update': iteration + 1,
+    'tokens_per_second': row['tokens'] / seconds,
+    'steps_per_second': row['steps'] / seconds,
+  }
+  return state, row, cursor, played
+
+
+def _improve(run, state, reference, played, order, advantage, rng):
+  """One optimizer step per mini-batch of the steps `order`."""
+  size = run.config.batch.mini_batch_steps // jax.process_count()
+  (parts,) = sharding.most([-(-len(order) // size)])
+  found = []
+  for part in np.array_split(rng.permutation(order), parts):
+    rows = _rows(run, [played[i] for i in part], advantage[part])
+    rows = _with_reference(run, rows, reference)
+    state, values = run.improve(state, rows, run.frozen)
+    found.append(values)
+  return state, jax.device_get(found)
+
+
+def assign(run: Run, steps, size: int) -> tuple[np.ndarray, dict]:
+  """Advantages [size] in row order, and statistics of them and the graphs."""
+  batch, mesh = run.config.batch, sharding.local_mesh()
+  tasks = batch.tasks // jax.process_count()
+  tasks = -(-tasks // mesh.size) * mesh.size
+  nodes = states.power_of_two(batch.attempts * run.env.max_steps + 2)
+  shapes = (tasks, batch.attempts, run.env.max_steps, nodes)
+  rollouts = states.pad(steps, shapes=shapes)
+  answer = credit.credit(rollouts, credit_fn=run.credit_fn, mesh=mesh)
+  results = credit.in_row_order(rollouts, answer, size)
+  credited = results['advantage'][steps.row]
+  row = metrics.graph_statistics(steps, results)
+  kept = ('singleton_share', 'unreachable_share', 'nodes_per_task')
+  return results['advantage'], {name: row[name] for name in kept} | {
+    'advantage_mean': float(credited.mean()),
+    'advantage_std': float(credited.std()),
+    'advantage_max': float(abs(credited).max()),
+    'advantage_zero_share': float((credited == 0).mean()),
+  }
+
+
+def _gather(run, state, iteration, cursor):
+  """Transitions of an iteration, and the task cursor after them.
+
+  With dynamic sampling, more tasks are played for those whose attempts all
+  score the same, a bounded number of times.
+  """
+  batch = run.config.batch
+  player = policy(run, state, temperature=run.config.sampling.temperature)
+  played, taken, missing = [], set(), batch.tasks
+  for retry in range(batch.resample_retries + 1):
+    tasks = []
+    while len(tasks) < missing:
+      task, cursor = _task(run, cursor), cursor + 1
+      if task not in taken:  # a new epoch may begin with it
+        tasks.append(task)
+        taken.add(task)
+    fresh = collect(
+      player,
+      run.env,
+      sharding.mine(tasks),
+      attempts=batch.attempts,
+      key=run.key,
+      iteration=iteration,
+    )
+    played += fresh
+    if retry < batch.resample_retries:
+      missing = 0
+      if fresh:
+        steps = states.index_steps(log.columns(fresh))
+        missing = int(_silent(run, steps).sum())
+      missing = int(sharding.everywhere([missing]).sum())
+    if not missing:
+      break
+  return played, cursor
+
+
+def _silent(run, steps):
+  """[tasks] bool: no attempt scores better than another."""
+  settings = run.config.credit.to_dict()
+  names = ('reward_source', 'success_reward', 'invalid_action_penalty')
+  settings = {name: settings[name] for name in names if name in settings}
+  return metrics.zero_signal_tasks(*metrics.episode_scores(steps, **settings))
+
+
+def _describe(played, silent, trained):
+  totals = attempt_totals(played)
+  return {
+    'success': float(totals['success'].mean()),
+    'return': float(totals['return'].mean()),
+    'length': float(totals['length'].mean()),
+    'invalid_share': float(totals['invalid'].sum() / totals['length'].sum()),
+    'zero_signal_tasks': int(silent.sum()),
+    'tasks_played': len(silent),
+    'tasks_trained': len(trained),
+    'steps': len(played),
+    'prompts_cut': sum(step.prompt_cut for step in played),
+    'tokens': sum(
+      len(step.prompt_ids) + len(step.response_ids) for step in played
+    ),
+  }
+
+
+def _task(run, number):
+  """Task of the number-th draw: a new order of all tasks every epoch."""
+  epoch, index = divmod(number, run.env.num_tasks)
+  return int(_order(run.config.seed, epoch, run.env.num_tasks)[index])
+
+
+@functools.lru_cache(4)
+def _order(seed, epoch, count):
+  return np.random.default_rng([seed, epoch, 2]).permutation(count)
+
+
+def _rows(run, transitions, advantage, steps=None):
+  """Rows of tokens on the mesh, with room for so many steps of all."""
+  batch = run.config.batch
+  parts = -(-(steps or batch.mini_batch_steps) // batch.micro_batch_rows)
+  rows = batch.micro_batch_rows // jax.process_count()
+  packed = pack(transitions, advantage, shape=(parts, rows, batch.row_length))
+  return sharding.put_rows(packed, run.mesh, axis=1)
+
+
+def _with_reference(run, rows, reference):
+  """The rows with their log-probs under the reference, if there is one."""
+  if reference is None:
+    return rows
+  if run.config.loss.reference == 'host':  # on the devices for one call only
+    placement = sharding.shardings(reference, run.mesh)
+    reference = jax.device_put(reference, placement)
+  logps = run.score(join(reference, run.frozen), rows)
+  return rows.replace(reference_logp=logps)
+
+
+def lessons(run, state):
+  """Transitions of the solver on the first training tasks."""
+  count = min(run.config.warm_start.tasks, run.env.num_tasks)
+  encode = policy(run, state).encode
+  return solver_transitions(run.env, range(count), run.tokenizer, encode)
+
+
+def warm_step(run: Run, state, taught, position: int):
+  """One supervised step on the solver's transitions.
+
+  A stand-in for pretraining: a policy that starts from nothing never reaches
+  the goal, and then there is nothing to credit.
+  """
+  section = run.config.warm_start
+  rng = np.random.default_rng([run.config.seed, position, 3])
+  part = rng.integers(len(taught), size=section.mini_batch_steps)
+  chosen = [taught[i] for i in sharding.mine(part)]
+  rows = _rows(run, chosen, np.zeros(len(chosen)), len(part))
+  state, values = run.imitate(state, rows, run.frozen)
+  row = {name: float(x) for name, x in jax.device_get(values).items()}
+  return state, row | {'phase': 'warm start'}
+
+
+def evaluate_panel(run, state, played, update):
+  """Held-out success, greedy and sampled; leaves this update's rollouts."""
+  section = run.config.evaluation
+  tasks = range(min(section.tasks, run.panel.num_tasks))
+  row = {}
+  samplers = {'panel': run.sampler, 'panel_sampled': run.panel_sampler}
+  for name, sampler in samplers.items():
+    player = policy(
+      run,
+      state,
+      sampler=sampler,
+      temperature=section.temperature,
+      greedy=name == 'panel',
+    )
+    found = evaluate(player, run.panel, tasks=tasks, key=run.key)
+    row |= {f'{name}_{key}': value for key, value in found.items()}
+  if played and jax.process_index() == 0:
+    path = pathlib.Path(run.config.run_dir) / 'rollouts.jsonl'
+    log.write_log(path, played, meta={'update': update})
+  return row
