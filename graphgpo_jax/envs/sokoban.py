@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from graphgpo_jax.envs import prompts
 from graphgpo_jax.envs.base import Observation, Outcome
 from graphgpo_jax.envs.sokoban_levels import (
   ACTIONS,
@@ -31,6 +32,15 @@ _CODES = {action: code for code, action in enumerate(ACTIONS)}
 # All characters of compact prompts and answers, for a character tokenizer.
 ALPHABET = SYMBOLS + _SEPARATOR + ''.join(_LETTERS)
 
+_RULES = """\
+You play Sokoban: push every box onto a target. You move one cell up, down, \
+left or right, and push a box that is in your way, if the cell behind it is \
+free. Nothing goes through walls.
+# wall, _ floor, O target, X box, P you, \N{SQUARE ROOT} box on target, \
+S you on target
+"""
+_STYLES = ('compact', 'chat')
+
 
 class Sokoban:
   """Sokoban as an `Environment`; the tasks are the given levels.
@@ -42,21 +52,36 @@ class Sokoban:
   player and boxes; walls and targets are the task's.
   """
 
-  alphabet = ALPHABET
-
-  def __init__(self, levels: Levels, *, max_steps: int = 15):
+  def __init__(
+    self,
+    levels: Levels,
+    *,
+    max_steps: int = 15,
+    prompt: str = 'compact',
+    history: int = 2,
+  ):
     """Keeps the levels; `reset` starts slots.
 
     Args:
       levels: the tasks, see sokoban_levels.
       max_steps: steps after which an attempt is truncated.
+      prompt: 'compact', one character per cell and one for an action, for a
+        character tokenizer; or 'chat', words for a chat model, which has to
+        think first (see `prompts.parse_tagged`).
+      history: how many of the last steps a chat prompt shows.
 
     Raises:
-      ValueError: a step limit below 1.
+      ValueError: a step limit below 1, another prompt, or a negative history.
     """
     if max_steps < 1:
       raise ValueError(f'max_steps is {max_steps}, less than 1')
+    if prompt not in _STYLES:
+      raise ValueError(f'prompt: found {prompt!r}, allowed: {_STYLES}')
+    if history < 0:
+      raise ValueError(f'history: found {history}, allowed: 0 or more')
     self.max_steps = max_steps
+    self._is_chat, self._history = prompt == 'chat', history
+    self.alphabet = '' if self._is_chat else ALPHABET
     self.levels = levels
     self.num_tasks = len(levels)
     width = levels.walls.shape[2]
@@ -106,18 +131,40 @@ class Sokoban:
     history: Sequence[tuple[Observation, str]],
     observation: Observation,
   ) -> str:
-    """The room without line breaks and '>'; it shows all, so no history."""
-    del history
-    return observation.text.replace('\n', '') + _SEPARATOR
+    """Compact: the room in one line and '>'. Chat: rules, steps and room."""
+    if not self._is_chat:  # The room shows all, so no history.
+      return observation.text.replace('\n', '') + _SEPARATOR
+    # A loop over history[-0:] would show all of it.
+    shown = history[max(0, len(history) - self._history) :]
+    steps = [
+      f'Before:\n{_spaced(before)}\nYou did: '
+      # What is no action may be long, and is not for the prompt.
+      f'{action if action in _CODES else "nothing, the answer was not valid"}\n'
+      for before, action in shown
+    ]
+    return (
+      f'{_RULES}{"".join(steps)}Now:\n{_spaced(observation)}\n'
+      f'Actions: {", ".join(observation.admissible)}\n{prompts.REQUEST}'
+    )
 
   def parse(self, reply: str) -> tuple[str, bool]:
-    """Reads u, d, l, r or the full word, in any case, see `Environment`."""
-    action = _WORDS.get(reply.strip().lower())
-    return (reply, False) if action is None else (action, True)
+    """Reads an action, in any case, see `Environment`.
+
+    Compact: u, d, l, r or the full word. Chat: see `prompts.parse_tagged`; the
+    action of a reply without a thought is still played.
+    """
+    if not self._is_chat:
+      action = _WORDS.get(reply.strip().lower())
+      return (reply, False) if action is None else (action, True)
+    action, valid = prompts.parse_tagged(reply)
+    action = action.lower()
+    return (action, valid) if action in _CODES else (reply, False)
 
   def reply(self, action: str) -> str:
-    """The action's letter."""
-    return action[0]
+    """Compact: the action's letter. Chat: a short thought and the action."""
+    if not self._is_chat:
+      return action[0]
+    return prompts.tagged_reply(f'I go {action}.', action)
 
   def task_name(self, index: int) -> str:
     """The level's name, which says how to draw it again."""
@@ -188,6 +235,11 @@ class Sokoban:
         raise RuntimeError(f'slot {slot} has finished')
 
 
+def _spaced(observation: Observation) -> str:
+  """The room with blanks between its cells, so that each is its own token."""
+  return '\n'.join(map(' '.join, observation.text.split('\n')))
+
+
 def make(
   *,
   split: str,
@@ -196,11 +248,16 @@ def make(
   size: int = 6,
   boxes: int = 1,
   max_steps: int = 15,
+  prompt: str = 'compact',
+  history: int = 2,
 ) -> Sokoban:
-  """Sokoban on generated levels; see `make_levels` for the arguments."""
+  """`Sokoban` on generated levels; see `make_levels` for the arguments."""
   rooms = {'size': size, 'boxes': boxes, 'max_steps': max_steps}
   return Sokoban(
-    make_levels(seed, levels, split=split, **rooms), max_steps=max_steps
+    make_levels(seed, levels, split=split, **rooms),
+    max_steps=max_steps,
+    prompt=prompt,
+    history=history,
   )
 
 
