@@ -1,6 +1,5 @@
 """From a config to the fixed parts of a run."""
 
-import dataclasses
 import functools
 import importlib
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from flax import traverse_util
 
 from graphgpo_jax import credit, sharding
 from graphgpo_jax.envs.base import Environment
+from graphgpo_jax.models import gguf_tensors, weights
 from graphgpo_jax.models.decoder import DecoderConfig
 from graphgpo_jax.models.generation import make_sampler
 from graphgpo_jax.models.parameters import (
@@ -22,6 +22,8 @@ from graphgpo_jax.models.parameters import (
 )
 from graphgpo_jax.models.tokenizer import (
   CharTokenizer,
+  check_vocabulary,
+  load_tokenizer,
 )
 from graphgpo_jax.rollout import Policy, make_policy
 from graphgpo_jax.update import (
@@ -134,19 +136,20 @@ def _updates(config, decoder_config, optimizer, state):
 
 def _parameters(config, decoder_config, mesh):
   """Parameters of the decoder on the mesh: drawn, or of a checkpoint."""
-  path = config.model.get('checkpoint')
+  path = _checkpoint(config)
   if path is None:
     params = init_params(decoder_config, seed=config.seed)
     return jax.device_put(params, sharding.shardings(params, mesh))
   placement = sharding.shardings(abstract_params(decoder_config), mesh)
-  from graphgpo_jax.models import weights
+  return weights.load(
+    path, decoder_config, placement=placement, seed=config.seed
+  )
 
-  base = dataclasses.replace(decoder_config, lora_rank=0)
-  found = weights.load(path, base, placement=divide(placement)[1] or placement)
-  if decoder_config.lora_rank:
-    adapters = init_params(decoder_config, seed=config.seed, adapters_only=True)
-    found = join(jax.device_put(adapters, divide(placement)[0]), found)
-  return found
+
+def _checkpoint(config):
+  """Path of the pretrained model, or None; 'smollm2' is the installed one."""
+  path = config.model.get('checkpoint')
+  return gguf_tensors.smollm2_path() if path == 'smollm2' else path
 
 
 def make_environments(section) -> tuple[Environment, Environment]:
@@ -210,7 +213,8 @@ def check_sizes(config, env, tokenizer, mesh) -> None:
 def make_model(config, env) -> tuple[Any, DecoderConfig]:
   """Tokenizer and decoder sizes of a config."""
   settings = config.model.to_dict()
-  path = settings.pop('checkpoint', None)
+  settings.pop('checkpoint', None)
+  path = _checkpoint(config)
   if path is None and not env.alphabet:
     raise ValueError(
       'config.model.checkpoint: missing, allowed: a folder with a model and '
@@ -221,11 +225,7 @@ def make_model(config, env) -> tuple[Any, DecoderConfig]:
       tokenizer = CharTokenizer(env.alphabet)
       sizes = DecoderConfig(vocab_size=tokenizer.vocab_size, **settings)
     else:
-      from graphgpo_jax.models import weights
-
       sizes = weights.read_config(path, **settings)
-      from graphgpo_jax.models.tokenizer import check_vocabulary, load_tokenizer
-
       tokenizer = load_tokenizer(path)
       check_vocabulary(tokenizer, sizes.vocab_size)
   except (TypeError, ValueError) as problem:

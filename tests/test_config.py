@@ -24,7 +24,13 @@ def test_shipped_configs_are_whole(scheme):
 WRONG = {
   'batch.tasks': (0, 'config.batch.tasks: found 0, allowed: an integer > 0'),
   'batch.attempts': (1, 'credit compares attempts'),
-  'batch.mini_batch_rows': (0, 'mini_batch_rows: found 0'),
+  'batch.mini_batch_steps': (0, 'mini_batch_steps: found 0'),
+  'batch.logit_chunk': (0, 'an integer > 0, or None'),
+  'sampling.prompt_lengths': ((64, 32), 'rising integers > 0'),
+  'sampling.overflow': ('cut', 'error, drop_history, truncate_left'),
+  'evaluation.top_p': (0.0, 'a number in .0, 1'),
+  'optimizer.name': ('sgd', 'adamw, muon'),
+  'loss.reference': ('disk', 'device, host'),
   'loss.clip_low': (1.5, 'loss.clip_low.*in .0, 1'),
   'loss.kl_estimator': ('k4', 'k1, k2, k3'),
   'loss.aggregation': ('mean', 'token_mean, sequence_mean, fixed_length'),
@@ -74,16 +80,19 @@ BUILD = {
   'credit.scheme': ('none', "'none', allowed: gigpo"),
   'mesh.data': (3, 'does not fit 8 devices'),
   'batch.tasks': (64, 'tasks.*48'),
-  'sampling.prompt_length': (20, 'at least 37, the length of the first'),
-  'batch.micro_batches': (3, 'batch.mini_batch_rows: found 64.*multiple of 24'),
-  'warm_start.rows': (12, 'warm_start.rows: found 12.*multiple of 8'),
+  'sampling.prompt_lengths': ((20,), 'at least 37, the length of the first'),
+  'batch.row_length': (37, 'row_length: found 37, allowed: at least 38'),
+  'batch.micro_batch_rows': (12, 'rows: found 12, allowed: a multiple of 8'),
+  'env.settings.prompt': ('chat', 'config.model.checkpoint: missing'),
+  'model.checkpoint': ('/nowhere', '/nowhere'),
 }
 
 
 @pytest.mark.parametrize('key', BUILD)
 def test_what_cannot_be_built_is_named(key, tmp_path):
   config = small_config(tmp_path)
-  config.update_from_flattened_dict({key: BUILD[key][0]})
+  with config.unlocked():
+    config.update_from_flattened_dict({key: BUILD[key][0]})
   with pytest.raises(ValueError, match=BUILD[key][1]):
     build(config)
 
