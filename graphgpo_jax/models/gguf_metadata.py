@@ -30,16 +30,16 @@ def read_gguf_metadata(path: str | pathlib.Path) -> dict[str, Any]:
   """
   try:
     with open(path, 'rb') as file:
-      magic, version = file.read(4), _read(file, _COUNT)
+      magic, version = file.read(4), read_value(file, _COUNT)
       if magic != _MAGIC or version not in _VERSIONS:
         raise ValueError(
           f'found {magic!r} version {version}, allowed: {_MAGIC!r} version '
           f'{" or ".join(map(str, _VERSIONS))}'
         )
-      _read(file, _LENGTH)  # Number of tensors.
-      count = _read(file, _LENGTH)
+      read_value(file, _LENGTH)  # Number of tensors.
+      count = read_value(file, _LENGTH)
       return {
-        _read(file, _STRING): _read(file, _read(file, _COUNT))
+        read_value(file, _STRING): read_value(file, read_value(file, _COUNT))
         for _ in range(count)
       }
   except OSError as problem:
@@ -50,14 +50,14 @@ def read_gguf_metadata(path: str | pathlib.Path) -> dict[str, Any]:
     raise ValueError(f'{path}: no GGUF that can be read: {problem}') from None
 
 
-def _read(file: BinaryIO, kind: int) -> Any:
+def read_value(file: BinaryIO, kind: int) -> Any:
   """The next value, of a type's code; KeyError if there is no such type."""
   if kind == _STRING:
-    return _bytes(file, _read(file, _LENGTH)).decode()
+    return _bytes(file, read_value(file, _LENGTH)).decode()
   if kind == _ARRAY:
-    of, count = _read(file, _COUNT), _read(file, _LENGTH)
+    of, count = read_value(file, _COUNT), read_value(file, _LENGTH)
     if of in (_STRING, _ARRAY):
-      return [_read(file, of) for _ in range(count)]
+      return [read_value(file, of) for _ in range(count)]
     return list(_numbers(file, _NUMBERS[of], count))
   return _numbers(file, _NUMBERS[kind], 1)[0]
 
