@@ -11,40 +11,54 @@ from graphgpo_jax.loss import (
   kl_penalty,
 )
 
-# Rows of 2, 3, 0 and 1 own tokens; 3 rows are not empty.
-MASK = jnp.array([[0, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 0], [0, 0, 0, 1]], bool)
+# Steps of 2, 1, 3 and 1 own tokens: two in the first row, none in the third.
+LENGTH = jnp.array(
+  [[0, 2, 2, 0, 1], [3, 3, 3, 0, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 1]]
+)
+MASK = LENGTH > 0
 
 
-def weigh(mask, aggregation):
-  length = 5 if aggregation == 'fixed_length' else None
-  return aggregation_weights(mask, aggregation=aggregation, fixed_length=length)
+def weigh(length, aggregation):
+  fixed = 5 if aggregation == 'fixed_length' else None
+  return aggregation_weights(
+    length, aggregation=aggregation, fixed_length=fixed
+  )
 
 
 @pytest.mark.parametrize(
-  'aggregation, expected',
+  'aggregation, two, three, one',
   [
-    ('token_mean', [1 / 6, 1 / 6, 0, 1 / 6]),
-    ('sequence_mean', [1 / 6, 1 / 9, 0, 1 / 3]),
-    ('fixed_length', [1 / 15, 1 / 15, 0, 1 / 15]),
+    ('token_mean', 1 / 7, 1 / 7, 1 / 7),
+    ('sequence_mean', 1 / 8, 1 / 12, 1 / 4),
+    ('fixed_length', 1 / 20, 1 / 20, 1 / 20),
   ],
 )
-def test_weights_typed_in(aggregation, expected):
-  weights = weigh(MASK, aggregation)
+def test_weights_typed_in(aggregation, two, three, one):
+  weights = weigh(LENGTH, aggregation)
   assert weights.dtype == jnp.float32
-  expected = np.array(expected)[:, None] * np.asarray(MASK)
+  expected = np.array([0, one, two, three])[LENGTH]
   np.testing.assert_allclose(weights, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize('aggregation', AGGREGATIONS)
-def test_weights_of_an_empty_mask_are_zero(aggregation):
-  np.testing.assert_array_equal(weigh(jnp.zeros((2, 3), bool), aggregation), 0)
+def test_weights_of_no_responses_are_zero(aggregation):
+  np.testing.assert_array_equal(weigh(0 * LENGTH, aggregation), 0)
+
+
+def test_many_steps_are_counted_exactly():
+  """Lengths whose parts of 1 do not add up to 1 in float32."""
+  lengths = np.array([3, 7, 11, 49, 103, 410])
+  length = np.repeat(lengths, lengths)  # one step of each
+  length = jnp.tile(length, 200)
+  weights = weigh(length, 'fixed_length')
+  np.testing.assert_allclose(weights, 1 / (5 * 1200), rtol=1e-6)
 
 
 def test_unknown_names_list_the_valid_ones():
   with pytest.raises(ValueError, match=r"token_mean.*got 'mean'"):
-    aggregation_weights(MASK, aggregation='mean')
+    aggregation_weights(LENGTH, aggregation='mean')
   with pytest.raises(ValueError, match='fixed_length must be > 0'):
-    aggregation_weights(MASK, aggregation='fixed_length')
+    aggregation_weights(LENGTH, aggregation='fixed_length')
   ones = jnp.ones((1, 1))
   with pytest.raises(ValueError, match=r"k1.*got 'k4'"):
     kl_penalty(ones, ones, ones, estimator='k4')
@@ -88,7 +102,7 @@ def test_clipping_typed_in(ratio, advantage, objective, gradient, low, high):
   logp = jnp.array([[np.log(ratio) - 1.5]], jnp.float32)
   weights = jnp.array([[0.5]])
   (loss, metrics), slope = policy_gradient(
-    logp, jnp.array([[-1.5]]), jnp.array([advantage]), weights
+    logp, jnp.array([[-1.5]]), jnp.array([[advantage]]), weights
   )
   np.testing.assert_allclose(loss, -0.5 * objective, rtol=1e-5)
   np.testing.assert_allclose(slope, [[-0.5 * gradient]], rtol=1e-5)
@@ -102,9 +116,10 @@ def test_clipping_typed_in(ratio, advantage, objective, gradient, low, high):
 
 @pytest.mark.parametrize('junk', [np.nan, np.inf, -np.inf, 1e30, -1e30])
 def test_masked_junk_has_exactly_zero_gradient(junk):
-  weights = weigh(MASK, 'sequence_mean')
+  weights = weigh(LENGTH, 'sequence_mean')
   logp = jnp.where(MASK, -1.0, junk)
-  advantage = jnp.array([1.0, -2.0, junk, 0.5])  # the third row is empty
+  credit = jnp.array([[1.0, 1, 1, 1, -1], [-2] * 5, [3] * 5, [0.5] * 5])
+  advantage = jnp.where(MASK, credit, junk)
 
   for other in (jnp.where(MASK, -1.2, 0.0), jnp.where(MASK, -1.2, junk)):
     # Not compiled: XLA may turn a product with a mask into a select.
@@ -122,7 +137,7 @@ def test_masked_junk_has_exactly_zero_gradient(junk):
 def test_huge_log_ratio_stays_finite(log_ratio, advantage):
   one = jnp.ones((1, 1))
   (loss, metrics), gradient = policy_gradient(
-    log_ratio * one, 0 * one, jnp.array([advantage]), one
+    log_ratio * one, 0 * one, advantage * one, one
   )
   assert np.isfinite([loss, gradient.item(), *metrics.values()]).all()
   for estimator in ESTIMATORS:
@@ -137,9 +152,9 @@ def test_huge_log_ratio_stays_finite(log_ratio, advantage):
 @pytest.mark.parametrize('aggregation', AGGREGATIONS)
 def test_micro_batch_splits_agree(aggregation):
   generator = np.random.default_rng(0)
-  logp, other = generator.normal(-1, 0.3, (2, 4, 4)).astype(np.float32)
-  advantage = jnp.array([1.0, -2.0, 3.0, 0.5])
-  weights = weigh(MASK, aggregation)
+  logp, other = generator.normal(-1, 0.3, (2, 4, 5)).astype(np.float32)
+  advantage = generator.normal(0, 1, (4, 5)).astype(np.float32)
+  weights = weigh(LENGTH, aggregation)
 
   results = []
   for splits in (1, 2, 4):
