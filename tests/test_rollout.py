@@ -1,30 +1,29 @@
-"""Collecting, packing and splitting, with real levels and a scripted policy."""
+"""Collecting, with real levels and a scripted policy."""
+
+import functools
+import types
 
 import jax
 import numpy as np
 import pytest
 
+from graphgpo_jax import iteration, metrics, rollout, states
 from graphgpo_jax import log as logs
-from graphgpo_jax import metrics, rollout, states
 from graphgpo_jax.envs import sokoban
 from graphgpo_jax.evaluate import attempt_totals, evaluate, play, wilson
-from graphgpo_jax.models.decoder import (
-  DecoderConfig,
-  graph_definition,
-  init_params,
-)
-from graphgpo_jax.models.sampling import make_sampler
+from graphgpo_jax.models.decoder import DecoderConfig
+from graphgpo_jax.models.generation import Samples, make_sampler
+from graphgpo_jax.models.parameters import init_params
 from graphgpo_jax.models.tokenizer import CharTokenizer
 
 KEY = jax.random.key(3)
+TOKENIZER = CharTokenizer(sokoban.ALPHABET)
+PROMPT = 37  # tokens of every prompt
 
 
 @pytest.fixture(scope='module')
 def env():
   return sokoban.make(split='train', seed=1, levels=12, max_steps=6)
-
-
-TOKENIZER = CharTokenizer(sokoban.ALPHABET)
 
 
 @pytest.fixture(scope='module')
@@ -39,27 +38,26 @@ def real_policy():
     head_dim=8,
     embed_init_scale=0.5,
   )
-  sampler = make_sampler(graph_definition(sizes), max_new_tokens=1)
-  return rollout.make_policy(
-    sampler, init_params(sizes, seed=0), TOKENIZER, prompt_length=37
-  )
+  sampler = make_sampler(sizes, max_new_tokens=1, buckets=(PROMPT,))
+  params = init_params(sizes, seed=0)
+  return rollout.make_policy(sampler, params, TOKENIZER, limit=PROMPT)
 
 
-def scripted(*letters):
-  """A policy that says the letters in turn, whatever it sees."""
-  calls = iter(letters * 99)
+def scripted(*replies, limit=PROMPT, overflow='error'):
+  """A policy that says the replies in turn, whatever it sees."""
+  calls = iter(replies * 99)
 
-  def policy(prompts, keys):
+  def answer(prompts, keys):
     del keys
     said = next(calls)
     ids = np.array(TOKENIZER.encode(said), np.int32)
     logps = np.full(len(ids), -0.5, np.float32)
-    return [
-      rollout.Reply(np.array(TOKENIZER.encode(p)), ids, logps, said)
-      for p in prompts
-    ]
+    return [rollout.Reply(prompt, ids, logps, said) for prompt in prompts]
 
-  return policy
+  encode = functools.partial(
+    rollout.encode_prompt, TOKENIZER, limit=limit, overflow=overflow
+  )
+  return rollout.Policy(encode, answer)
 
 
 def test_collected_steps_are_a_log_without_faults(env, real_policy, tmp_path):
@@ -70,8 +68,8 @@ def test_collected_steps_are_a_log_without_faults(env, real_policy, tmp_path):
   assert indexed.tasks == [env.task_name(3), env.task_name(5)]
   assert (np.bincount(indexed.task[indexed.last]) == 3).all()
   for step in steps:
-    assert len(step.prompt_ids) == 37 and len(step.response_ids) == 1
-    assert step.response_logps[0] <= 0
+    assert len(step.prompt_ids) == PROMPT and len(step.response_ids) == 1
+    assert step.response_logps[0] <= 0 and not step.prompt_cut
 
 
 def test_ended_attempts_drop_out(env):
@@ -117,42 +115,163 @@ def test_draws_depend_on_iteration_task_attempt_and_step_only(env, real_policy):
   assert by_attempt[0] != by_attempt[1]
 
 
-def test_prompt_that_is_too_long_is_refused(real_policy):
-  with pytest.raises(ValueError, match='38 tokens, more than prompt_length'):
-    real_policy(['_' * 38], jax.random.split(KEY, 32))
+def test_keys_stay_with_their_attempt_when_others_drop_out(env):
+  letters = [action[0] for action in env.solution(0)]
+
+  def keys_of(tasks):
+    policy, asked = scripted(*letters, 'u'), []
+
+    def answer(prompts, keys):
+      asked.append(np.asarray(jax.random.key_data(keys))[: len(prompts)])
+      return policy.answer(prompts, keys)
+
+    noted = rollout.Policy(policy.encode, answer)
+    rollout.collect(noted, env, tasks, attempts=1, key=KEY)
+    return asked
+
+  both, alone = keys_of([0, 1]), keys_of([1])
+  assert [len(keys) for keys in both] == [2] * len(letters) + [1] * (
+    6 - len(letters)
+  )
+  assert len(letters) < 6
+  for some, own in zip(both, alone, strict=True):
+    np.testing.assert_array_equal(some[-1:], own)
 
 
-def test_packed_rows_by_hand(env):
-  steps = rollout.collect(scripted('u'), env, [2], attempts=1, key=KEY)[:2]
-  rows = rollout.pack(steps, rows=3, length=40)
-  assert rows.ids.shape == (3, 40)
-  np.testing.assert_array_equal(rows.response_mask.sum(1), [1, 1, 0])
-  assert rows.response_mask[0, 37] and rows.behaviour_logp[0, 37] == -0.5
-  text = env.reset([2])[0].text.replace('\n', '') + '>u'
-  assert TOKENIZER.decode(rows.ids[0]) == text
-  assert (rows.ids[2] == 0).all() and (rows.behaviour_logp[2] == 0).all()
-  with pytest.raises(ValueError, match='2 transitions do not fit 1 rows'):
-    rollout.pack(steps, rows=1, length=40)
-  with pytest.raises(ValueError, match='38 tokens does not fit length 37'):
-    rollout.pack(steps, rows=3, length=37)
+def test_a_process_without_tasks_answers_nothing(env, real_policy, monkeypatch):
+  assert rollout.collect(scripted('u'), env, [], attempts=2, key=KEY) == []
+  # Another process plays three steps.
+  left = iter([1, 1, 1, 0])
+  monkeypatch.setattr(rollout.sharding, 'most', lambda _: [next(left)])
+  asked = []
+
+  def answer(prompts, keys):
+    asked.append((prompts, len(keys)))
+    return []
+
+  silent = rollout.Policy(real_policy.encode, answer)
+  assert rollout.collect(silent, env, [], attempts=2, key=KEY) == []
+  assert asked == [([], 32)] * 3
+
+
+class Diary:
+  """Shows all actions so far, in lower case, then where one is."""
+
+  def prompt(self, history, observation):
+    return ''.join(place + action for place, action in history) + observation
+
+
+LETTERS = CharTokenizer('abcdxyzABCD')
+HISTORY = [('A', 'x'), ('B', 'y'), ('C', 'z')]
+
+
+@pytest.mark.parametrize(
+  ('limit', 'overflow', 'shown'),
+  [
+    (7, 'error', 'AxByCzD'),
+    (7, 'drop_history', 'AxByCzD'),
+    (7, 'truncate_left', 'AxByCzD'),
+    (6, 'drop_history', 'ByCzD'),  # whole steps
+    (5, 'drop_history', 'ByCzD'),
+    (4, 'drop_history', 'CzD'),
+    (1, 'drop_history', 'D'),
+    (6, 'truncate_left', 'xByCzD'),
+    (1, 'truncate_left', 'D'),
+  ],
+)
+def test_long_prompts(limit, overflow, shown):
+  ids, cut = rollout.encode_prompt(
+    LETTERS, Diary(), HISTORY, 'D', limit=limit, overflow=overflow
+  )
+  assert ids.dtype == np.int32 and LETTERS.decode(ids) == shown
+  assert cut == (limit < 7)
+
+
+@pytest.mark.parametrize(
+  ('history', 'limit', 'overflow', 'found'),
+  [
+    (HISTORY, 6, 'error', 8),
+    (HISTORY, 1, 'drop_history', 2),
+    ([], 1, 'drop_history', 2),
+  ],
+)
+def test_prompts_that_stay_too_long_are_refused(
+  history, limit, overflow, found
+):
+  message = (
+    rf'sampling.prompt_lengths: a prompt has {found} tokens, allowed: {limit} '
+    rf"\(config.sampling.overflow = '{overflow}'\)"
+  )
+  with pytest.raises(ValueError, match=message):
+    rollout.encode_prompt(
+      LETTERS, Diary(), history, 'DD', limit=limit, overflow=overflow
+    )
+
+
+def test_collect_notes_which_prompts_were_cut(env):
+  policy = scripted('u', limit=30, overflow='truncate_left')
+  steps = rollout.collect(policy, env, [2], attempts=1, key=KEY)
+  assert len(steps) == 6 and all(step.prompt_cut for step in steps)
+  whole = env.reset([2])[0].text.replace('\n', '') + '>'
+  assert TOKENIZER.decode(steps[0].prompt_ids) == whole[-30:]
+  (step, *_) = rollout.collect(scripted('u'), env, [2], attempts=1, key=KEY)
+  assert TOKENIZER.decode(step.prompt_ids) == whole and not step.prompt_cut
+  lesson = rollout.solver_transitions(env, [2], TOKENIZER, policy.encode)[0]
+  assert lesson.prompt_cut and len(lesson.prompt_ids) == 30
+
+
+def test_replies_are_what_was_sampled():
+  asked = []
+
+  def sampler(*inputs):
+    asked.append(inputs)
+    return Samples(
+      ids=np.array([[2, 3, 1], [4, 0, 0]], np.int32),
+      logps=np.array([[-1, -2, -3], [-4, 0, 0]], np.float32),
+      lengths=np.array([3, 1], np.int32),
+    )
+
+  policy = rollout.make_policy(
+    sampler, 'params', LETTERS, limit=9, temperature=0.4, greedy=True
+  )
+  prompts = [np.array([5]), np.array([6, 7])]
+  first, second = policy.answer(prompts, 'keys')
+  assert asked == [('params', prompts, 'keys', 0.4, True)]
+  assert (first.text, second.text) == ('ab', 'c')  # the end is not text
+  assert first.ids.tolist() == [2, 3, 1] and second.ids.tolist() == [4]
+  assert first.logps.tolist() == [-1, -2, -3] and second.logps.tolist() == [-4]
+  assert second.prompt_ids is prompts[1]
 
 
 def test_solver_transitions_reach_the_goal(env):
-  steps = rollout.solver_transitions(env, [0, 4, 6], TOKENIZER)
+  encode = scripted('u').encode
+  steps = rollout.solver_transitions(env, [0, 4, 6], TOKENIZER, encode)
   totals = attempt_totals(steps)
   assert (totals['success'] == 1).all() and (totals['invalid'] == 0).all()
   lengths = [len(env.solution(task)) for task in (0, 4, 6)]
   assert sorted(totals['length']) == sorted(lengths)
+  for step in steps:
+    assert TOKENIZER.decode(step.response_ids) == step.action[0]
 
 
-def test_mini_batches_cover_all_rows_evenly():
-  for count in (1, 63, 64, 65, 200):
-    rng = np.random.default_rng(0)
-    parts = rollout.mini_batches(count, rows=64, rng=rng)
-    assert sorted(np.concatenate(parts)) == list(range(count))
-    sizes = [len(part) for part in parts]
-    assert max(sizes) <= 64 and max(sizes) - min(sizes) <= 1
-    assert len(parts) == -(-count // 64)
+@pytest.mark.parametrize('count', [1, 63, 64, 65, 200])
+def test_mini_batches_cover_all_steps_evenly(monkeypatch, count):
+  monkeypatch.setattr(iteration, '_rows', lambda run, steps, credit: steps)
+  run = types.SimpleNamespace(
+    config=types.SimpleNamespace(
+      batch=types.SimpleNamespace(mini_batch_steps=64)
+    ),
+    frozen={},
+    improve=lambda state, rows, frozen: (state + 1, rows),
+  )
+  order, rng = np.arange(count), np.random.default_rng(0)
+  done, parts = iteration._improve(
+    run, 0, None, list(range(count)), order, order, rng
+  )
+  assert sorted(sum(parts, [])) == list(range(count))
+  sizes = [len(part) for part in parts]
+  assert max(sizes) <= 64 and max(sizes) - min(sizes) <= 1
+  assert done == len(parts) == -(-count // 64)
 
 
 def test_wilson_interval_by_hand():

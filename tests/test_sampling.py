@@ -1,220 +1,197 @@
+"""What is drawn: the right distribution, and its log-probs."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from samplers import (
+  PARAMS,
+  PROMPTS,
+  draw,
+  logits_before,
+  rescored,
+  sampler,
+  spoken,
+)
 from scipy import stats
 
 from graphgpo_jax.models import sampling
-from graphgpo_jax.models.decoder import Decoder, DecoderConfig
-from graphgpo_jax.models.sampling import make_sampler, sample
-from graphgpo_jax.models.scoring import token_logps
-
-CONFIG = DecoderConfig(
-  vocab_size=7,
-  num_layers=2,
-  embed_dim=16,
-  mlp_dim=16,
-  num_heads=2,
-  num_kv_heads=1,
-  head_dim=8,
-  rope_theta=50.0,
-  embed_init_scale=0.5,
-)
-NEW = 5
-PROMPTS = jnp.array(
-  [[3, 1, 4, 1, 5, 2], [2, 6, 0, 0, 0, 0], [5, 3, 5, 0, 0, 0], [1] + [0] * 5],
-  jnp.int32,
-)
-LENGTHS = jnp.array([6, 2, 3, 1], jnp.int32)
-KEYS = jax.random.split(jax.random.key(7), 4)
+from graphgpo_jax.models.generation import Samples
 
 
-RUNS = []  # the number of tokens in every run of the decoder
-
-score = nnx.jit(token_logps)
-
-
-class CountingDecoder(Decoder):
-  def hidden(self, ids, *args, **kwargs):
-    jax.debug.callback(lambda: RUNS.append(ids.shape[1]))
-    return super().hidden(ids, *args, **kwargs)
+def log_softmax(logits):
+  shifted = logits - logits.max(axis=-1, keepdims=True)
+  return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
-@pytest.fixture(scope='module')
-def decoder():
-  graphdef, state = nnx.split(
-    nnx.eval_shape(lambda: CountingDecoder(CONFIG, rngs=nnx.Rngs(0)))
-  )
-  generator = np.random.default_rng(0)
-  state = jax.tree.map(
-    lambda x: jnp.asarray(generator.normal(0, 0.5, x.shape), x.dtype), state
-  )
-  return nnx.merge(graphdef, state)
-
-
-def draw(decoder, rows=slice(None), *, padding=0, **settings):
-  settings = {'max_new_tokens': NEW, **settings}
-  prompts = jnp.pad(PROMPTS, ((0, 0), (0, padding)))
-  RUNS.clear()
-  samples = sample(
-    decoder, prompts[rows], LENGTHS[rows], KEYS[rows], **settings
-  )
-  jax.block_until_ready(samples)
-  jax.effects_barrier()
-  return samples
-
-
-def joined(samples):
-  """Rows [prompt, response, padding] and the slots of the response."""
-  rows = np.zeros((4, 6 + NEW), np.int32)
-  for row, prompt, length, ids in zip(rows, PROMPTS, LENGTHS, samples.ids):
-    row[:length] = prompt[:length]
-    row[length : length + NEW] = ids
-  return jnp.asarray(rows), np.asarray(LENGTHS)[:, None] + np.arange(NEW)
-
-
-def rescored(decoder, samples, temperature):
-  rows, slots = joined(samples)
-  logps = score(decoder, rows, lengths=LENGTHS + NEW, temperature=temperature)
-  return np.take_along_axis(np.asarray(logps), slots, axis=1)
+def at(table, ids):
+  return np.take_along_axis(table, ids[..., None], axis=-1)[..., 0]
 
 
 @pytest.mark.parametrize('temperature', [0.6, 1.0, 1.4])
 @pytest.mark.parametrize('greedy', [False, True])
-def test_logps_equal_the_scorer(decoder, temperature, greedy):
-  samples = draw(decoder, temperature=temperature, greedy=greedy)
-  assert RUNS == [6, 1, 1, 1, 1]  # the last token is not fed back
-  assert samples.ids.dtype == samples.lengths.dtype == jnp.int32
-  assert samples.logps.dtype == jnp.float32
-  np.testing.assert_array_equal(samples.lengths, NEW)
+def test_logps_equal_the_scorer(temperature, greedy):
+  samples = draw(range(16), temperature=temperature, greedy=greedy)
+  assert samples.ids.dtype == samples.lengths.dtype == np.int32
+  assert samples.logps.dtype == np.float32
+  assert greedy or len(np.unique(samples.lengths)) > 3
   np.testing.assert_allclose(
-    samples.logps, rescored(decoder, samples, temperature), atol=1e-4
+    samples.logps, rescored(samples, temperature), atol=1e-4
   )
 
 
-def test_greedy_takes_the_likeliest(decoder):
-  samples = draw(decoder, greedy=True)
-  rows, slots = joined(samples)
-  steps = jnp.arange(rows.shape[1])
-  mask = jnp.broadcast_to(steps[:, None] >= steps, (*rows.shape, len(steps)))
-  positions = jnp.broadcast_to(steps, rows.shape)
-  logits, _ = nnx.jit(Decoder.__call__)(decoder, rows, positions, mask)
-  best = np.take_along_axis(np.asarray(logits.argmax(-1)), slots - 1, axis=1)
+def test_greedy_takes_the_likeliest():
+  samples = draw(range(16), greedy=True)
+  best = np.where(spoken(samples), logits_before(samples).argmax(-1), 0)
   np.testing.assert_array_equal(samples.ids, best)
-  assert (draw(decoder).ids != best).any()
+  assert (draw(range(16)).ids != best).any()
 
 
-def test_rows_do_not_depend_on_mates_order_or_padding(decoder):
-  expected = draw(decoder)
-  assert len(np.unique(expected.ids, axis=0)) == 4
-  others = {
-    'order': draw(decoder, jnp.array([2, 0, 3, 1])),
-    'alone and padded': draw(decoder, slice(2, 3), padding=3),
-  }
-  rows = {'order': [2, 0, 3, 1], 'alone and padded': [2]}
-  for name, samples in others.items():
-    ids, logps = expected.ids[rows[name],], expected.logps[rows[name],]
-    np.testing.assert_array_equal(samples.ids, ids, err_msg=name)
-    np.testing.assert_allclose(samples.logps, logps, atol=1e-5, err_msg=name)
+CUT = {'top_k': 4, 'top_p': 0.8}
 
 
-def test_keys_decide(decoder):
-  same = sample(
-    decoder,
-    jnp.tile(PROMPTS[:1], (4, 1)),
-    jnp.tile(LENGTHS[:1], 4),
-    KEYS[jnp.array([0, 1, 0, 2])],
-    max_new_tokens=NEW,
-  )
-  np.testing.assert_array_equal(same.ids[0], same.ids[2])
-  assert (same.ids[0] != same.ids[1]).any()
-
-
-def test_stop_tokens_end_rows(decoder):
-  free = draw(decoder)
-  # Every row stops by its third token, the second row at its first.
-  stops = {int(free.ids[1, 0]), *free.ids[:, 2].tolist()}
-  stopped = draw(decoder, stop_tokens=stops)
-  lengths = [
-    next(t + 1 for t, token in enumerate(row) if token in stops)
-    for row in free.ids.tolist()
-  ]
-  assert min(lengths) == 1
-  assert max(lengths) == 3
-  assert RUNS == [6, 1, 1]  # stops when all rows have
-  np.testing.assert_array_equal(stopped.lengths, lengths)
-  kept = np.arange(NEW) < np.array(lengths)[:, None]
-  np.testing.assert_array_equal(stopped.ids, np.where(kept, free.ids, 0))
-  np.testing.assert_allclose(
-    stopped.logps, np.where(kept, free.logps, 0), atol=1e-6
-  )
-  np.testing.assert_array_equal(stopped.logps[~kept], 0)
-
-
-def test_one_token_is_the_first_of_many_without_a_loop(decoder):
-  many, one = draw(decoder), draw(decoder, max_new_tokens=1)
-  assert RUNS == [6]
-  np.testing.assert_array_equal(one.ids, many.ids[:, :1])
-  np.testing.assert_allclose(one.logps, many.logps[:, :1], atol=1e-5)
-  for count, loops in ((1, False), (2, True)):
-    program = jax.make_jaxpr(
-      lambda keys, n=count: sample(
-        decoder, PROMPTS, LENGTHS, keys, max_new_tokens=n
-      )
-    )(KEYS)
-    assert (' while[' in str(program)) == loops
-
-
-def test_frequencies_follow_the_tempered_softmax(decoder):
-  rows, temperature = 4000, 1.2
-  samples = sample(
-    decoder,
-    jnp.tile(PROMPTS[1:2, :3], (rows, 1)),
-    jnp.tile(LENGTHS[1:2], rows),
-    jax.random.split(jax.random.key(1), rows),
-    max_new_tokens=2,
+def test_cut_tokens_are_not_drawn_and_the_others_share_their_mass():
+  temperature, changes = 1.3, {'max_new_tokens': 3, 'buckets': (6,)}
+  samples = draw(
+    range(16),
+    settings=changes | {'stop_tokens': ()} | CUT,
     temperature=temperature,
   )
-  pairs = np.asarray(samples.ids[:, 0] * 7 + samples.ids[:, 1])
-  observed = np.bincount(pairs, minlength=49)
-  tails = np.stack(np.divmod(np.arange(49), 7), axis=1)
-  continued = jnp.concatenate(
-    [jnp.tile(PROMPTS[1, :2], (49, 1)), jnp.asarray(tails)], axis=1
+  logps = log_softmax(logits_before(samples) / temperature)
+  fourth = np.sort(logps)[..., -4, None]
+  logps = log_softmax(np.where(logps >= fourth, logps, -np.inf))
+  # A token stays if those before it hold less than top_p.
+  before = np.array(
+    [[[row[row > x].sum() for x in row] for row in t] for t in np.exp(logps)]
   )
+  assert abs(before - CUT['top_p']).min() > 1e-6  # rounding decides nowhere
+  logps = np.where(before < CUT['top_p'], logps, -np.inf)
+  assert {2, 3, 4} >= set(np.isfinite(logps).sum(-1).ravel().tolist()) != {4}
+  logps = at(log_softmax(logps), samples.ids)
+  np.testing.assert_allclose(samples.logps, logps, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+  ('top_k', 'top_p', 'kept'),
+  [
+    (0, 1.0, [0, 1, 2, 3, 4]),
+    (1, 1.0, [1]),
+    (2, 1.0, [1, 2, 3]),  # the second and the third are alike
+    (3, 1.0, [1, 2, 3]),
+    (5, 1.0, [0, 1, 2, 3, 4]),
+    (99, 1.0, [0, 1, 2, 3, 4]),
+    (0, 1e-9, [1]),
+    (0, 0.39, [1]),
+    (0, 0.41, [1, 2, 3]),
+    (0, 0.89, [1, 2, 3]),
+    (0, 0.91, [0, 1, 2, 3]),
+    (0, 0.97, [0, 1, 2, 3, 4]),
+    # Of the first three: 0.44, 0.28, 0.28.
+    (3, 0.43, [1]),
+    (1, 0.9, [1]),
+    (4, 0.99999, [0, 1, 2, 3]),
+  ],
+)
+def test_cut_by_hand(top_k, top_p, kept):
+  chances = np.array([[0.06, 0.4, 0.25, 0.25, 0.04]], np.float32)
+  only = sampling.Settings(None, None, 1, (), top_k, top_p)
+  found = np.asarray(sampling._cut(only, jnp.log(chances)))[0]
+  assert np.flatnonzero(np.isfinite(found)).tolist() == kept
+  np.testing.assert_array_equal(found[kept], np.log(chances)[0, kept])
+
+
+def test_frequencies_follow_the_tempered_softmax():
+  rows, temperature, prompt = 4000, 1.8, PROMPTS[1]
+  samples = sampler(max_new_tokens=2, stop_tokens=())(
+    PARAMS,
+    [prompt] * rows,
+    jax.random.split(jax.random.key(1), rows),
+    temperature,
+  )
+  observed = np.bincount(samples.ids @ [7, 1], minlength=49)
+  pairs = np.stack(np.divmod(np.arange(49), 7), axis=1)
+  logits = logits_before(Samples(pairs, None, None), [prompt] * 49)
 
   def p_value(temperature):
-    logps = score(decoder, continued, temperature=temperature)
-    expected = rows * np.exp(np.asarray(logps[:, 2:].sum(1), np.float64))
-    expected *= rows / expected.sum()
-    assert expected.min() > 5  # as the test needs
+    logps = at(log_softmax(logits / temperature), pairs).sum(axis=1)
+    expected = rows * np.exp(logps)
+    assert expected.min() > 2  # as the test needs
     return stats.chisquare(observed, expected).pvalue
 
   assert p_value(temperature) > 1e-3
-  assert p_value(1.0) < 1e-6  # the test can tell
+  assert p_value(1.5) < 1e-6  # the test can tell
 
 
-def test_one_compilation_for_all_temperatures(decoder):
-  graphdef, state = nnx.split(decoder)
-  draw(decoder)
-  before = sampling._generate._cache_size()
-  assert before > 0
-  for temperature in (0.6, 1, np.float32(1.4), jnp.float32(2)):
-    # Split again: an equal decoder is the same program.
-    draw(decoder, temperature=temperature, greedy=temperature == 1)
-    sampler = make_sampler(graphdef, max_new_tokens=NEW)
-    sampler(state, PROMPTS, LENGTHS, KEYS, temperature=temperature)
-  assert sampling._generate._cache_size() == before
+def test_every_token_is_drawn_with_a_number_of_its_own():
+  logits = jnp.log(jnp.full((500, 7), 1 / 7))
+  only = sampling.Settings(None, None, 2, (), 0, 1.0)
+  keys = jax.random.key_data(jax.random.split(jax.random.key(3), 500))
+  draw_at = jax.jit(
+    lambda t: sampling._draw(only, logits, keys, t, 1.0, False)[0]
+  )
+  first, second, again = (np.asarray(draw_at(t)) for t in (0, 1, 0))
+  np.testing.assert_array_equal(first, again)
+  assert (
+    stats.chi2_contingency(np.histogram2d(first, second, bins=7)[0]).pvalue
+    > 1e-3
+  )
 
 
-def test_misuse_is_refused(decoder):
-  with pytest.raises(ValueError, match='max_new_tokens must be >= 1, got 0'):
-    draw(decoder, max_new_tokens=0)
-  with pytest.raises(ValueError, match='keys must be threefry2x32, got rbg'):
-    sample(
-      decoder,
-      PROMPTS,
-      LENGTHS,
-      jax.random.split(jax.random.key(0, impl='rbg'), 4),
-      max_new_tokens=1,
-    )
+VOCABULARIES = (1, 5, 127, 128, 129, 1000)
+invert = jax.jit(sampling._invert)
+
+
+def cumulative(chances):
+  return np.cumsum(chances.astype(np.float64), axis=1)
+
+
+@pytest.mark.parametrize('vocabulary', VOCABULARIES)
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), share=st.sampled_from([0.02, 0.3, 1.0]))
+def test_inverse_is_exact_where_sums_are(vocabulary, seed, share):
+  rng = np.random.default_rng(seed)
+  weight = rng.random((64, vocabulary)) * (rng.random(vocabulary) < share)
+  weight[:, rng.integers(vocabulary)] += 1e-3
+  chances = rng.multinomial(2**16, weight / weight.sum(1, keepdims=True))
+  chances = (chances / 2**16).astype(np.float32)  # all sums are exact
+  total = cumulative(chances)
+  uniform = rng.integers(0, 2**23, 64) / 2**23
+  # Exactly on borders, those of blocks first.
+  last = np.arange(127, vocabulary, 128)[:8]
+  uniform[8 : 8 + len(last)] = total[np.arange(8, 8 + len(last)), last]
+  borders = rng.integers(vocabulary, size=32)
+  uniform[32:] = total[np.arange(32, 64), borders]
+  uniform[:2] = 0, 1 - 2**-24
+  uniform = np.minimum(uniform, 1 - 2**-24).astype(np.float32)
+  expected = [np.searchsorted(t, u, 'right') for t, u in zip(total, uniform)]
+  np.testing.assert_array_equal(invert(chances, uniform), expected)
+
+
+@pytest.mark.parametrize('vocabulary', VOCABULARIES)
+@settings(max_examples=40, deadline=None)
+@given(
+  seed=st.integers(0, 2**32 - 1),
+  share=st.sampled_from([0.02, 0.3, 1.0]),
+  power=st.sampled_from([1, 4, 12]),
+)
+def test_inverse_never_gives_what_has_no_mass(vocabulary, seed, share, power):
+  rng, rows = np.random.default_rng(seed), np.arange(64)
+  chances = rng.exponential(size=(64, vocabulary)) ** power
+  chances *= rng.random((64, vocabulary)) < share
+  chances[rows, rng.integers(vocabulary, size=64)] += 0.1
+  chances = (chances / chances.sum(1, keepdims=True)).astype(np.float32)
+  total = cumulative(chances)
+  # As near to the borders as floats come: tokens' and, in half of the rows,
+  # blocks'.
+  border = rng.integers(vocabulary, size=64)
+  border[::2] = np.minimum(border[::2] // 128 * 128 + 127, vocabulary - 1)
+  uniform = total[rows, border].astype(np.float32)
+  uniform[:2] = 0, 1
+  uniform = np.minimum(uniform, np.float32(1 - 2**-24))
+  token = np.asarray(invert(chances, uniform))
+  mass, high = chances[rows, token], total[rows, token]
+  assert (mass > 0).all()
+  assert (high - mass - 1e-6 < uniform).all()
+  assert (uniform < high + 1e-6).all()

@@ -42,6 +42,8 @@ class DecoderConfig:
       context length before scaling); long waves turn slower by the factor.
     lora_rank: > 0 adds lora_alpha / lora_rank * (x @ lora_a) @ lora_b to the
       projections named in lora_targets.
+    attention_chunk: queries that attend at once, recomputed in the backward
+      pass, so that [R, heads, L, S] never exists; None: all of them.
     remat: False or 'none', True or 'full', or 'dots' (keep the matmuls).
 
   Raises:
@@ -67,6 +69,7 @@ class DecoderConfig:
   lora_rank: int = 0
   lora_alpha: float = 16.0
   lora_targets: tuple[str, ...] = PROJECTIONS
+  attention_chunk: int | None = None
   remat: bool | str = False
 
   def __post_init__(self):
@@ -75,7 +78,9 @@ class DecoderConfig:
       if field.name == 'lora_rank':
         if value < 0:
           raise ValueError(f'lora_rank must be 0 or more, got {value}')
-      elif field.type in (int, float) and not value > 0:
+      elif field.name == 'attention_chunk' and value is None:
+        continue
+      elif field.type in (int, float, int | None) and not value > 0:
         raise ValueError(f'{field.name} must be positive, got {value}')
       elif isinstance(value, list):  # as configs and JSON hold tuples
         object.__setattr__(self, field.name, tuple(value))
@@ -179,6 +184,28 @@ class Embedding(nnx.Module):
     return self.embedding[...][ids].astype(self.dtype)
 
 
+def _attend(query, key, value, mask, chunk):
+  """Softmax attention [R, L, heads, H], over slices of `chunk` queries."""
+
+  def attend(slices):
+    query, mask = slices
+    return jax.nn.dot_product_attention(query, key, value, mask=mask[:, None])
+
+  rows, length = query.shape[:2]
+  if chunk is None or length <= chunk:
+    return attend((query, mask))
+
+  def cut(x):
+    padding = [(0, 0), (0, -length % chunk)] + [(0, 0)] * (x.ndim - 2)
+    x = jnp.pad(x, padding).reshape(rows, -1, chunk, *x.shape[2:])
+    return jnp.moveaxis(x, 1, 0)
+
+  attend = jax.checkpoint(attend, prevent_cse=False)
+  attended = lax.map(attend, (cut(query), cut(mask)))
+  attended = jnp.moveaxis(attended, 0, 1).reshape(rows, -1, *query.shape[2:])
+  return attended[:, :length]
+
+
 class DecoderLayer(nnx.Module):
   """x + attention(norm(x)), then x + SwiGLU(norm(x))."""
 
@@ -232,9 +259,7 @@ class DecoderLayer(nnx.Module):
         lax.dynamic_index_in_dim(kept, slot[0], keepdims=False)
         for kept in cache
       )
-    attended = jax.nn.dot_product_attention(
-      query, key, value, mask=mask[:, None]
-    )
+    attended = _attend(query, key, value, mask, self.config.attention_chunk)
     return self.output(attended.reshape(*x.shape[:2], -1)), cache
 
 

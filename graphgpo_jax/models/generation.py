@@ -68,12 +68,14 @@ def make_sampler(
     prefill_tokens: of one prefill call and part, to bound its memory.
 
   Returns:
-    fn(params, prompts, keys, temperature=1.0, greedy=False) -> Samples, with
+    fn(params, prompts, keys, temperature=1.0, greedy=False, limits=None)
+    -> Samples, with
       params: of the decoder.
       prompts: n sequences of ids, none empty; those of this process.
       keys: [n or more] threefry keys, as of jax.random.key; the first n count.
       temperature: > 0, for greedy rows too, whose log-probs it scales.
       greedy: take the likeliest token.
+      limits: [n] most new tokens of a row, 1 to N; None: N.
 
   Raises:
     ValueError: a setting out of range; or, by fn, a prompt that is empty or
@@ -93,9 +95,12 @@ def make_sampler(
   settings = sampling.Settings(
     config, mesh, max_new_tokens, tuple(map(int, stop_tokens)), top_k, top_p
   )
+  whole = settings._replace(top_k=0, top_p=1.0)  # one prefill for all cuts
   parts = settings.parts // jax.process_count()  # of this process
 
-  def sampler(params, prompts, keys, temperature=1.0, greedy=False):
+  def sampler(
+    params, prompts, keys, temperature=1.0, greedy=False, limits=None
+  ):
     keys = _checked(prompts, buckets, keys)
     # A Python number and an array would be two compilations.
     chance = jnp.float32(temperature), jnp.bool_(greedy)
@@ -106,9 +111,13 @@ def make_sampler(
     slots[plan.place] = keys
     total = max(plan.counts) + max_new_tokens - 1
     batch = sampling.empty(settings, total, sharding.put_rows(slots, mesh))
+    if limits is not None:
+      slots = np.zeros(plan.parts * plan.size, np.int32)
+      slots[plan.place] = limits
+      batch = batch.replace(limits=sharding.put_rows(slots, mesh))
     for block in _blocks(plan, prefill_tokens):
       ids, lengths, source = sharding.put_rows(block, mesh)
-      logits, cache = sampling.prefill(settings, params, ids, lengths)
+      logits, cache = sampling.prefill(whole, params, ids, lengths)
       batch = sampling.admit(
         settings, batch, logits, cache, lengths, source, *chance
       )

@@ -46,6 +46,7 @@ class Batch:
     shift: [R] int32, empty key slots before the prompt. All prompts end in one
       slot, so that every later token is written to the same slot of all rows.
     keys: [R, 2] uint32.
+    limits: [R] int32, most new tokens of a row.
     cache: of `decoder.init_cache`, or None where N = 1.
   """
 
@@ -55,6 +56,7 @@ class Batch:
   stopped: jax.Array
   shift: jax.Array
   keys: jax.Array
+  limits: jax.Array
   cache: tuple | None
 
 
@@ -76,6 +78,7 @@ def empty(settings, total, keys):
     stopped=jnp.ones(rows, bool),
     shift=jnp.zeros(rows, jnp.int32),
     keys=keys,
+    limits=jnp.full(rows, new, jnp.int32),
     cache=None,
   )
   batch = lax.with_sharding_constraint(batch, sharding.by_row(mesh))
@@ -145,7 +148,7 @@ def admit(settings, batch, logits, cache, lengths, source, *chance):
       cache=jax.tree.map(fill, batch.cache, cache),
       shift=jnp.where(new, shift, batch.shift),
     )
-  ended = _ends(settings, token)
+  ended = _ends(settings, token) | (batch.limits <= 1)
   return batch.replace(
     ids=batch.ids.at[:, 0].set(jnp.where(new, token, batch.ids[:, 0])),
     logps=batch.logps.at[:, 0].set(jnp.where(new, logp, batch.logps[:, 0])),
@@ -186,7 +189,7 @@ def decode(settings, params, batch, t, enough, *chance):
       ids=batch.ids.at[:, t].set(jnp.where(stopped, 0, token)),
       logps=batch.logps.at[:, t].set(jnp.where(stopped, 0.0, logp)),
       lengths=batch.lengths + ~stopped,
-      stopped=stopped | _ends(settings, token),
+      stopped=stopped | _ends(settings, token) | (batch.limits <= t + 1),
       cache=cache,
     )
 
