@@ -25,6 +25,7 @@ VARIANTS = {
   'qwen3': {'qk_norm': True, 'tie_embeddings': False},
   # Waves of 6, 23 and 85 tokens: kept, between, slowed down.
   'llama3': {'rope_scaling': (8.0, 1.0, 4.0, 40)},
+  'slices of queries': {'attention_chunk': 4},
 }
 
 
@@ -151,6 +152,7 @@ def test_bfloat16_computes_narrow_and_returns_wide():
     ({'dtype': 'float17'}, 'dtype must be one of'),
     ({'param_dtype': 'int32'}, 'param_dtype must be one of'),
     ({'remat': 'some'}, "remat must be one of .* got 'some'"),
+    ({'attention_chunk': 0}, 'attention_chunk must be positive, got 0'),
     ({'lora_rank': -1}, 'lora_rank must be 0 or more, got -1'),
     ({'lora_targets': ('head',)}, r"some of \('query', .* got \('head',\)"),
     ({'lora_targets': ()}, 'lora_targets must be some of'),

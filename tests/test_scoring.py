@@ -89,7 +89,7 @@ def test_gradients_equal_with_remat_and_chunks():
   for leaf in jax.tree.leaves(expected):
     assert np.abs(leaf).max() > 1e-3
   for remat, chunk in (('full', 3), ('dots', 4)):
-    loss, params = loss_of(remat=remat, chunk=chunk)
+    loss, params = loss_of(remat=remat, chunk=chunk, attention_chunk=chunk)
     gradient = jax.jit(jax.grad(loss))(params)
     jax.tree.map(
       lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5),
