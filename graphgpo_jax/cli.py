@@ -1,4 +1,4 @@
-"""The command line: python -m graphgpo_jax credit | stats | draw | play."""
+"""The command line: python -m graphgpo_jax credit | stats | draw | ..."""
 
 import argparse
 import ast
@@ -81,6 +81,10 @@ def _parser():
   play.add_argument('--episodes', type=int, default=3, help='held-out tasks')
   play.add_argument('--first', type=int, default=0, help='first task')
   play.add_argument('--greedy', action='store_true', help='likeliest actions')
+  export = command('export', _export, 'write the model of a run for others')
+  export.add_argument('--checkpoint', required=True, help='folder of a run')
+  export.add_argument('--out', required=True, help='Hugging Face folder')
+  export.add_argument('--dtype', help='float32 or bfloat16')
   return parser
 
 
@@ -210,13 +214,13 @@ def _draw(options):
   plots.save(figure, options.out)
 
 
-def _play(options):
-  import jax
+def _restore(folder):
+  """The fixed parts of a run on the devices here, and its last state."""
   import ml_collections
 
-  from graphgpo_jax import checkpoint, evaluate, setup
+  from graphgpo_jax import checkpoint, setup
 
-  folder = os.path.join(options.checkpoint, 'checkpoints')
+  folder = os.path.join(folder, 'checkpoints')
   _, record = checkpoint.read_record(folder)
   record['config'] |= {'mesh': {'data': -1, 'fsdp': 1, 'tensor': 1}}
   run, state = setup.build(ml_collections.ConfigDict(record['config']))
@@ -224,6 +228,15 @@ def _play(options):
     _, state, *_ = checkpoint.begin(
       run.config, manager, state, resume=True, allow_changed_config=True
     )
+  return run, state
+
+
+def _play(options):
+  import jax
+
+  from graphgpo_jax import evaluate, setup
+
+  run, state = _restore(options.checkpoint)
   policy = setup.policy(
     run,
     state,
@@ -238,3 +251,17 @@ def _play(options):
       key = jax.random.fold_in(run.key, task)
       for text in evaluate.play(policy, run.panel, task, key):
         print(text, end='\n\n')
+
+
+def _export(options):
+  from graphgpo_jax.models import parameters, weights
+
+  run, state = _restore(options.checkpoint)
+  source = run.config.model.get('checkpoint')
+  weights.save(
+    options.out,
+    parameters.join(state.params, run.frozen),
+    run.decoder_config,
+    like=source if source and os.path.isdir(source) else None,
+    dtype=options.dtype,
+  )

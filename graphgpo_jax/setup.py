@@ -128,6 +128,7 @@ def _updates(config, decoder_config, optimizer, state):
   )
   score = make_scorer(
     decoder_config,
+    mesh=jax.tree.leaves(common['placement'])[0].mesh,
     temperature=config.sampling.temperature,
     chunk=config.batch.logit_chunk,
   )

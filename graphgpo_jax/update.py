@@ -218,9 +218,9 @@ def _sum_gradients(loss, params, rows, weights):
   return jax.lax.fori_loop(0, _live(rows), add, zeros)
 
 
-def _score(config, params, rows, temperature, chunk):
+def _score(config, mesh, params, rows, temperature, chunk):
   return token_logps(
-    assemble(config, params),
+    assemble(config, params, mesh),
     rows.ids,
     segment=rows.segment,
     position=rows.position,
@@ -265,10 +265,12 @@ def make_update(
     `parameters.divide`.
   """
 
+  mesh = jax.tree.leaves(placement)[0].mesh
+
   def update(state, rows, frozen):
     def micro_loss(params, rows, weights):
       params = join(params, frozen)
-      scores = _score(config, params, rows, temperature, chunk)
+      scores = _score(config, mesh, params, rows, temperature, chunk)
       return objective(*scores, rows, weights)
 
     weights = losses.aggregation_weights(
@@ -283,14 +285,16 @@ def make_update(
   return jax.jit(update, donate_argnums=0, out_shardings=(placement, None))
 
 
-def make_scorer(config, *, temperature: float = 1.0, chunk=None) -> Callable:
+def make_scorer(
+  config, *, mesh=None, temperature: float = 1.0, chunk: int | None = None
+) -> Callable:
   """A jitted score(params, rows [N, R, L]) -> log-probs of the responses."""
 
   def score(params, rows):
     def fill(i, logps):
       part = _part(rows, i)
       return logps.at[i].set(
-        _score(config, params, part, temperature, chunk)[0]
+        _score(config, mesh, params, part, temperature, chunk)[0]
       )
 
     empty = jnp.zeros(rows.ids.shape, jnp.float32)

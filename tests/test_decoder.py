@@ -153,7 +153,7 @@ def test_bfloat16_computes_narrow_and_returns_wide():
     ({'param_dtype': 'int32'}, 'param_dtype must be one of'),
     ({'remat': 'some'}, "remat must be one of .* got 'some'"),
     ({'attention_chunk': 0}, 'attention_chunk must be positive, got 0'),
-    ({'lora_rank': -1}, 'lora_rank must be 0 or more, got -1'),
+    ({'lora_rank': -1}, 'lora_rank must be positive, got -1'),
     ({'lora_targets': ('head',)}, r"some of \('query', .* got \('head',\)"),
     ({'lora_targets': ()}, 'lora_targets must be some of'),
   ],

@@ -1,5 +1,6 @@
 """Whole runs: stop, kill, resume, refuse; golden numbers of one update."""
 
+import dataclasses
 import json
 import pathlib
 import random
@@ -14,9 +15,10 @@ import numpy as np
 import pytest
 from small import small_config
 
-from graphgpo_jax import checkpoint, cli, metrics
+from graphgpo_jax import checkpoint, cli, iteration, metrics
 from graphgpo_jax import train as trains
 from graphgpo_jax.log import read_log
+from graphgpo_jax.models import weights
 from graphgpo_jax.setup import build
 
 CLOCKS = ('seconds', 'per_second', 'compilations')
@@ -258,7 +260,7 @@ def test_after_warm_up_nothing_compiles_any_more(tmp_path):
 
 def test_same_tasks_are_not_drawn_twice_in_an_update(finished):
   run, _ = build(finished)
-  draws = [trains._task(run, i) for i in range(96)]
+  draws = [iteration._task(run, i) for i in range(96)]
   assert sorted(draws[:48]) == sorted(draws[48:]) == list(range(48))
   assert draws[:48] != draws[48:]
 
@@ -273,6 +275,25 @@ def test_play_shows_episodes(finished, capsys):
     cli.main([*arguments[:2], 'nowhere'])
   assert end.value.code == 2
   assert 'nowhere' in capsys.readouterr().err
+
+
+def test_export_is_read_again(finished, tmp_path):
+  folder = tmp_path / 'model'
+  cli.main(['export', '--checkpoint', finished.run_dir, '--out', str(folder)])
+  run, state = build(finished)
+  with checkpoint.open_checkpoints(
+    f'{finished.run_dir}/checkpoints'
+  ) as manager:
+    _, state, *_ = checkpoint.begin(
+      finished, manager, state, resume=True, allow_changed_config=False
+    )
+  config = weights.read_config(folder)
+  assert config == dataclasses.replace(
+    run.decoder_config, embed_init_scale=config.embed_init_scale
+  )
+  chex.assert_trees_all_equal(
+    weights.load(folder, config), jax.device_get(state.params)
+  )
 
 
 def test_metrics_past_the_restored_step_are_dropped(tmp_path):

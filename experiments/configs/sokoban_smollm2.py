@@ -4,8 +4,8 @@
   python experiments/run.py --config experiments/configs/sokoban_smollm2.py
 
 The way of a real language model, in small: a pretrained checkpoint, its chat
-template, adapters, packed rows. On two CPU cores it is there to show that all of
-it works; far too few steps to learn from. For any other checkpoint give
+template, adapters, packed rows. On two CPU cores it shows that all of this
+works; it has far too few steps to learn from. For any other checkpoint give
 --config.model.checkpoint=FOLDER, and sizes that fit your machine.
 """
 

@@ -14,12 +14,12 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+from graphgpo_jax import sharding
+
 PROJECTIONS = ('query', 'key', 'value', 'output', 'gate', 'up', 'down')
 _DTYPES = ('float32', 'bfloat16')
 # What the forward pass keeps of a layer: everything, nothing, or the matmuls.
 _REMAT = {
-  False: None,
-  True: jax.checkpoint_policies.nothing_saveable,
   'none': None,
   'full': jax.checkpoint_policies.nothing_saveable,
   'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -44,7 +44,7 @@ class DecoderConfig:
       projections named in lora_targets.
     attention_chunk: queries that attend at once, recomputed in the backward
       pass, so that [R, heads, L, S] never exists; None: all of them.
-    remat: False or 'none', True or 'full', or 'dots' (keep the matmuls).
+    remat: 'none', 'full' or 'dots' (keep the matmuls).
 
   Raises:
     ValueError: a size or a name that no decoder can have.
@@ -70,17 +70,14 @@ class DecoderConfig:
   lora_alpha: float = 16.0
   lora_targets: tuple[str, ...] = PROJECTIONS
   attention_chunk: int | None = None
-  remat: bool | str = False
+  remat: str = 'none'
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if field.name == 'lora_rank':
-        if value < 0:
-          raise ValueError(f'lora_rank must be 0 or more, got {value}')
-      elif field.name == 'attention_chunk' and value is None:
+      if value is None or (field.name, value) == ('lora_rank', 0):
         continue
-      elif field.type in (int, float, int | None) and not value > 0:
+      if field.type in (int, float, int | None) and not value > 0:
         raise ValueError(f'{field.name} must be positive, got {value}')
       elif isinstance(value, list):  # as configs and JSON hold tuples
         object.__setattr__(self, field.name, tuple(value))
@@ -112,6 +109,13 @@ def init_cache(config, rows, length):
   heads = (config.num_kv_heads, config.head_dim)
   shape = (config.num_layers, rows, length, *heads)
   return jnp.zeros(shape, config.dtype), jnp.zeros(shape, config.dtype)
+
+
+def _by_row(x, mesh):
+  """x [R, ...] divided by rows, or XLA might follow the weights instead."""
+  if mesh is None:
+    return x
+  return lax.with_sharding_constraint(x, sharding.by_row(mesh))
 
 
 def _rotate(x, angles):
@@ -209,9 +213,9 @@ def _attend(query, key, value, mask, chunk):
 class DecoderLayer(nnx.Module):
   """x + attention(norm(x)), then x + SwiGLU(norm(x))."""
 
-  def __init__(self, config):
+  def __init__(self, config, mesh):
     width, hidden = config.embed_dim, config.mlp_dim
-    self.config = config
+    self.config, self.mesh = config, mesh
     heads = config.num_heads * config.head_dim
     kv_heads = config.num_kv_heads * config.head_dim
     sizes = {
@@ -237,9 +241,10 @@ class DecoderLayer(nnx.Module):
     attended, cache = self._attention(
       self.attention_norm(x), angles, mask, cache, slot
     )
-    x = x + attended
+    x = _by_row(x + attended, self.mesh)
     h = self.mlp_norm(x)
-    return x + self.down(nnx.silu(self.gate(h)) * self.up(h)), cache
+    h = self.down(nnx.silu(self.gate(h)) * self.up(h))
+    return _by_row(x + h, self.mesh), cache
 
   def _attention(self, x, angles, mask, cache, slot):
     heads = (*x.shape[:2], -1, self.config.head_dim)
@@ -272,15 +277,19 @@ class Decoder(nnx.Module):
   layers.{attention_norm, mlp_norm, query_norm, key_norm}.scale [layers, size];
   final_norm.scale [D]; head.kernel [D, V] unless the embeddings are tied.
 
+  Args:
+    config: a DecoderConfig.
+    mesh: of `sharding.make_mesh` if activations shall be divided by rows.
+
   A new Decoder is all zeros (scales: ones); values come from `parameters`
   or a checkpoint.
   """
 
-  def __init__(self, config):
-    self.config = config
+  def __init__(self, config, mesh=None):
+    self.config, self.mesh = config, mesh
     shape = (config.vocab_size, config.embed_dim)
     self.embed = Embedding(shape, config)
-    make = nnx.vmap(lambda _: DecoderLayer(config))
+    make = nnx.vmap(lambda _: DecoderLayer(config, mesh))
     self.layers = make(jnp.arange(config.num_layers))
     self.final_norm = RMSNorm(config.embed_dim, config)
     if not config.tie_embeddings:
@@ -325,7 +334,7 @@ class Decoder(nnx.Module):
       run_layer = jax.checkpoint(run_layer, policy=policy, prevent_cse=False)
     (x, cache), _ = lax.scan(
       run_layer,
-      (self.embed(ids), cache),
+      (_by_row(self.embed(ids), self.mesh), cache),
       (layers, jnp.arange(self.config.num_layers)),
     )
     return self.final_norm(x), cache

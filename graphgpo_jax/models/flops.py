@@ -28,7 +28,10 @@ def count_flops(config, *, rows: int, length: int, chunked=False) -> dict:
   trained, frozen = (_matrices(half) for half in divide(params))
   head = tokens * config.vocab_size * config.embed_dim
   layers = tokens * (sum(trained.values()) + sum(frozen.values()))
-  attention = 4 * rows * length**2 * config.num_layers
+  chunk = config.attention_chunk
+  sliced = chunk is not None and length > chunk
+  queries = -(-length // chunk) * chunk if sliced else length
+  attention = 4 * rows * queries * length * config.num_layers
   attention *= config.num_heads * config.head_dim
   forward = layers + head + attention
   weights = tokens * sum(trained.values()) + (0 if frozen else head)
@@ -39,7 +42,9 @@ def count_flops(config, *, rows: int, length: int, chunked=False) -> dict:
     'full': layers + attention - skipped,
     'dots': attention,
     'none': 0,
-  }[{True: 'full', False: 'none'}.get(config.remat, config.remat)]
+  }[config.remat]
+  if sliced:  # only the first of its two products
+    recomputed += attention // 2
   return {
     'forward': forward,
     'backward': forward + attention + weights,

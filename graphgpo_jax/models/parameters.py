@@ -17,13 +17,13 @@ def abstract_params(config):
 
 
 @functools.lru_cache
-def _graph_definition(config):
-  return nnx.graphdef(nnx.eval_shape(lambda: Decoder(config)))
+def _graph_definition(config, mesh):
+  return nnx.graphdef(nnx.eval_shape(lambda: Decoder(config, mesh)))
 
 
-def assemble(config, params):
+def assemble(config, params, mesh=None):
   """The Decoder of a config, with these parameters."""
-  return nnx.merge(_graph_definition(config), params)
+  return nnx.merge(_graph_definition(config, mesh), params)
 
 
 def init_params(config, *, seed, adapters_only=False):

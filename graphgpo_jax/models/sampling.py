@@ -93,7 +93,7 @@ def prefill(settings, params, prompts, lengths):
     prompts: [U, P] int32.
     lengths: [U] int32, >= 1.
   """
-  decoder = assemble(settings.config, params)
+  decoder = assemble(settings.config, params, settings.mesh)
   rows, width = prompts.shape
   # Moved against the right edge, all prompts end in one slot.
   shift = width - lengths
@@ -163,7 +163,7 @@ def decode(settings, params, batch, t, enough, *chance):
 
   Stops when no part has more than `enough` rows left; (t, batch) then.
   """
-  decoder = assemble(settings.config, params)
+  decoder = assemble(settings.config, params, settings.mesh)
   total, most = batch.cache[0].shape[2], batch.ids.shape[1]
   visible = jnp.arange(total) >= batch.shift[:, None]
 

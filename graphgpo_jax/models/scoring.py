@@ -93,14 +93,10 @@ def _in_chunks(score, hidden, targets, scored, chunk):
   def score_slice(slices):
     hidden, targets, scored = slices
     nothing = (jnp.zeros(targets.shape, jnp.float32),) * 2
-    return lax.cond(
-      scored.any(),
-      jax.checkpoint(score, prevent_cse=False),
-      lambda *_: nothing,
-      hidden,
-      targets,
-    )
+    return lax.cond(scored.any(), score, lambda *_: nothing, hidden, targets)
 
+  # Around the condition: inside, the projection would be kept once per slice.
+  score_slice = jax.checkpoint(score_slice, prevent_cse=False)
   scores = lax.map(score_slice, tuple(map(cut, (hidden, targets, scored))))
   back = jnp.argsort(order, axis=1)
   return [
