@@ -42,6 +42,7 @@ def iterate(run: Run, state, reference, iteration: int, cursor: int):
     steps = states.select(steps, trained)
     advantage, described = assign(run, steps, len(played))
     order, row = np.sort(steps.row), row | described
+    row['steps_trained'] = len(order)
   clock.stop('credit')
   if sharding.most([len(order)])[0]:
     rng = np.random.default_rng([config.seed, iteration, 1])
@@ -50,6 +51,9 @@ def iterate(run: Run, state, reference, iteration: int, cursor: int):
     )
     clock.stop('update')
   row = metrics.across_processes(row | clock.seconds)
+  if row['steps_trained']:
+    square = row.pop('advantage_square') - row['advantage_mean'] ** 2
+    row['advantage_std'] = max(square, 0.0) ** 0.5
   if 'seconds_update' in clock.seconds:
     row |= metrics.summarise_updates(found)
   seconds = sum(row[name] for name in clock.seconds)
@@ -90,7 +94,7 @@ def assign(run: Run, steps, size: int) -> tuple[np.ndarray, dict]:
   kept = ('singleton_share', 'unreachable_share', 'nodes_per_task')
   return results['advantage'], {name: row[name] for name in kept} | {
     'advantage_mean': float(credited.mean()),
-    'advantage_std': float(credited.std()),
+    'advantage_square': float((credited.astype(float) ** 2).mean()),
     'advantage_max': float(abs(credited).max()),
     'advantage_zero_share': float((credited == 0).mean()),
   }
@@ -150,7 +154,9 @@ def _describe(played, silent, trained):
     'zero_signal_tasks': int(silent.sum()),
     'tasks_played': len(silent),
     'tasks_trained': len(trained),
+    'attempts': len(totals['success']),
     'steps': len(played),
+    'steps_trained': 0,
     'prompts_cut': sum(step.prompt_cut for step in played),
     'tokens': sum(
       len(step.prompt_ids) + len(step.response_ids) for step in played

@@ -139,15 +139,18 @@ def summarise_updates(steps: list[dict]) -> dict:
   return means | {'ratio_error_first': first, 'optimizer_steps': len(steps)}
 
 
-ADDED = ('tasks_played', 'tasks_trained', 'zero_signal_tasks')
-ADDED += ('steps', 'tokens', 'prompts_cut')
+ADDED = ('tasks_played', 'tasks_trained', 'zero_signal_tasks', 'attempts')
+ADDED += ('steps', 'steps_trained', 'tokens', 'prompts_cut')
+# What a mean is taken over.
+OVER = {'success': 'attempts', 'return': 'attempts', 'length': 'attempts'}
+OVER |= {'invalid_share': 'steps', 'nodes_per_task': 'tasks_trained'}
 
 
 def across_processes(row: dict) -> dict:
   """One row of numbers for all processes, which call this alike.
 
   Counts (ADDED) add up, seconds and maxima are the largest, all others are
-  means over the processes that have them.
+  means over OVER, or else over the steps that are trained on.
   """
   text = np.frombuffer(json.dumps(row).encode(), np.uint8)
   (size,) = sharding.most([len(text)])
@@ -160,7 +163,8 @@ def across_processes(row: dict) -> dict:
       return sum(values)
     if name.startswith('seconds') or name.endswith('max'):
       return max(values)
-    return sum(values) / len(values)
+    over = [row[OVER.get(name, 'steps_trained')] for row in rows if name in row]
+    return sum(x * n for x, n in zip(values, over)) / sum(over)
 
   names = dict.fromkeys(name for row in rows for name in row)
   return {name: combine(name) for name in names}

@@ -95,7 +95,8 @@ def test_a_missing_process_is_reported(tmp_path):
   program = start(tmp_path, 0, free_port(), timeout=5)
   output, error = program.communicate(timeout=120)
   assert program.returncode == 2, (output, error)
-  assert 'not all processes came within 5 s' in error
+  assert 'not all processes came to 127.0.0.1:' in error
+  assert 'within 5 s' in error
 
 
 def test_an_unclear_environment_is_reported(tmp_path):
