@@ -100,7 +100,9 @@ def load(path: str, argument: str | None = None) -> ml_collections.ConfigDict:
     ValueError: no such file, or it has no get_config.
   """
   path = pathlib.Path(path)
-  if not path.is_file() or path.suffix != '.py':
+  if not path.is_file():
+    raise ValueError(f'config: {path}: no such file')
+  if path.suffix != '.py':
     raise ValueError(f'config: found {path}, allowed: a Python file')
   spec = importlib.util.spec_from_file_location(path.stem, path)
   module = importlib.util.module_from_spec(spec)
@@ -178,6 +180,11 @@ def check_overrides(arguments: list[str]) -> None:
   path, _, argument = names[-1].partition(':')
   known = tuple(flatten(load(path, argument).to_dict()))
   for key in keys:
+    if key.startswith('credit.') and key not in known:
+      raise ValueError(
+        f'config.{key}: not in {path}; add it to config.credit there, if the '
+        'scheme has it'
+      )
     if key not in known:
       raise ValueError(f'config.{key}: unknown{_nearest(key, known)}')
 

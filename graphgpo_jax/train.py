@@ -66,6 +66,8 @@ def train(
         if jax.process_index() == 0:
           print(f'{folder}: NOTHING LEFT TO DO: {start} of {total} steps done')
         return (metrics.read_metrics(folder / 'metrics.jsonl') or [{}])[-1]
+      if resume and not start and jax.process_index() == 0:
+        print(f'{folder}: nothing to resume: a new run')
       return _loop(run, manager, state, reference, start, total, cursor)
 
 
