@@ -50,6 +50,8 @@ def main(_):
     )
   except (ValueError, OSError) as problem:
     fail('run.py', problem)
+  except KeyboardInterrupt:  # a second Ctrl-C
+    sys.exit(130)
 
 
 def parse(arguments):

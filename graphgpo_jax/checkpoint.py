@@ -1,11 +1,13 @@
 """Checkpoints: arrays by Orbax, everything else as JSON beside them."""
 
+import contextlib
 import pathlib
 
 import jax
 import orbax.checkpoint as ocp
 
 from graphgpo_jax import config as configs
+from graphgpo_jax.metrics import read_metrics
 
 KEPT = 2  # the last good one survives a failure while the next is written
 
@@ -70,9 +72,23 @@ def read_record(folder: str) -> tuple[int, dict]:
     return position, _record(manager, position)
 
 
+@contextlib.contextmanager
+def _reading(manager, position):
+  """Says which checkpoint is damaged; Orbax raises all kinds of errors."""
+  try:
+    yield
+  except Exception as problem:
+    reason = str(problem).strip().splitlines() or [type(problem).__name__]
+    raise ValueError(
+      f'{manager.directory}/{position}: cannot be read: {reason[0]}; without '
+      'this folder the run goes on from the checkpoint before'
+    ) from problem
+
+
 def _record(manager, position):
   args = ocp.args.Composite(record=ocp.args.JsonRestore())
-  return manager.restore(position, args=args)['record']
+  with _reading(manager, position):
+    return manager.restore(position, args=args)['record']
 
 
 def restore(manager: ocp.CheckpointManager, position: int, like):
@@ -84,10 +100,12 @@ def restore(manager: ocp.CheckpointManager, position: int, like):
   abstract = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like
   )
-  found = manager.item_metadata(position)['arrays']
+  with _reading(manager, position):
+    found = manager.item_metadata(position)['arrays']
   _check_same(found, abstract, manager.directory)
   args = ocp.args.Composite(arrays=ocp.args.StandardRestore(abstract))
-  return manager.restore(position, args=args)['arrays']
+  with _reading(manager, position):
+    return manager.restore(position, args=args)['arrays']
 
 
 def _check_same(found, expected, folder):
@@ -154,6 +172,13 @@ def begin(config, manager, state, *, resume, allow_changed_config):
         f'{folder}: holds a run already; resume it, or take another run_dir'
       )
   if last is None:
+    # Before the first checkpoint was due, there are rows and no checkpoint.
+    rows = read_metrics(pathlib.Path(folder) / 'metrics.jsonl')
+    if len(rows) > (config.warm_start.steps or config.checkpoint.every):
+      raise ValueError(
+        f'{folder}: metrics.jsonl has {len(rows)} rows, but there is no '
+        'checkpoint to go on from; take another run_dir'
+      )
     return 0, state, frozen(config, state), 0
   record = _record(manager, last)
   changed = configs.differences(record['config'], config.to_dict())

@@ -216,6 +216,7 @@ def _draw(options):
 
 def _restore(folder):
   """The fixed parts of a run on the devices here, and its last state."""
+  import jax
   import ml_collections
 
   from graphgpo_jax import checkpoint, setup
@@ -223,6 +224,8 @@ def _restore(folder):
   folder = os.path.join(folder, 'checkpoints')
   _, record = checkpoint.read_record(folder)
   record['config'] |= {'mesh': {'data': -1, 'fsdp': 1, 'tensor': 1}}
+  # Nothing is trained here: sizes need not fit the devices.
+  record['config']['batch']['micro_batch_rows'] *= jax.device_count()
   run, state = setup.build(ml_collections.ConfigDict(record['config']))
   with checkpoint.open_checkpoints(folder) as manager:
     _, state, *_ = checkpoint.begin(

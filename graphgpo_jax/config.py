@@ -19,6 +19,8 @@ ABOVE = (float, lambda x: x > 0, 'a number > 0')
 NOT_BELOW = (float, lambda x: x >= 0, 'a number >= 0')
 FRACTION = (float, lambda x: 0 <= x < 1, 'a number in [0, 1)')
 TEXT = (str, lambda x: bool(x), 'a text')
+# Orbax takes paths for patterns.
+GLOB_FREE = 'a path without * ? [ ]'
 FREE = None  # a section whose keys belong to somebody else, who checks them
 
 
@@ -37,7 +39,7 @@ def _rising(x):
 
 SCHEMA = {
   'seed': COUNT,
-  'run_dir': TEXT,
+  'run_dir': (str, lambda x: x and not set(x) & set('*?[]'), GLOB_FREE),
   'updates': COUNT,
   'env.factory': TEXT,  # package.file:function
   'env.settings': FREE,  # keywords of the factory for both splits

@@ -206,6 +206,11 @@ class MetricsWriter:
     kept = [
       row for row in read_metrics(self.path) if row['position'] < position
     ]
+    if [row['position'] for row in kept] != list(range(position)):
+      raise ValueError(
+        f'{self.path}: rows are missing before position {position}, where the '
+        'run would go on'
+      )
     with atomic_write(self.path) as file:
       file.writelines(json.dumps(row) + '\n' for row in kept)
     self._file = self.path.open('a')
@@ -231,15 +236,22 @@ class MetricsWriter:
 
 
 def read_metrics(path: str | os.PathLike) -> list[dict]:
-  """Rows of metrics.jsonl; a last line cut short by a crash is left out."""
+  """Rows of metrics.jsonl; a last line cut short by a crash is left out.
+
+  Raises:
+    ValueError: any other line that is not a row.
+  """
   if not os.path.exists(path):
     return []
   rows = []
-  for line in pathlib.Path(path).read_text().splitlines():
+  lines = pathlib.Path(path).read_bytes().split(b'\n')
+  for number, line in enumerate(lines[:-1], start=1):
     try:
-      rows.append(json.loads(line))
-    except json.JSONDecodeError:
-      break
+      row = json.loads(line)
+      row['position'] + 0
+    except (ValueError, TypeError, KeyError):
+      raise ValueError(f'{path}: line {number} is no row of metrics') from None
+    rows.append(row)
   return rows
 
 

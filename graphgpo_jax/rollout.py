@@ -154,7 +154,7 @@ def collect(
   task_of = np.repeat(np.asarray(tasks, np.int32), attempts)
   attempt_of = np.tile(np.arange(attempts, dtype=np.int32), len(tasks))
   names = {task: env.task_name(task) for task in tasks}
-  observations = env.reset(task_of.tolist())
+  observations = _all(env.reset(task_of.tolist()), len(task_of))
   histories = [[] for _ in observations]
   active = list(range(len(observations)))
   transitions = []
@@ -170,7 +170,7 @@ def collect(
     outcomes = env.step(active, [action for action, _ in parsed])
     remaining = []
     for i, (_, cut), reply, (action, spelt), outcome in zip(
-      active, shown, replies, parsed, outcomes
+      active, shown, replies, parsed, _all(outcomes, len(active))
     ):
       ids = names[int(task_of[i])], int(attempt_of[i]), step
       transitions.append(
@@ -182,6 +182,15 @@ def collect(
         remaining.append(i)
     active = remaining
   return transitions
+
+
+def _all(answers, count):
+  """The answers of an environment, one per slot."""
+  if len(answers) != count:
+    raise ValueError(
+      f'config.env: {len(answers)} answers of the environment for {count} slots'
+    )
+  return answers
 
 
 def _transition(
@@ -221,7 +230,7 @@ def solver_transitions(
   for step in range(max(map(len, plans))):
     active = [i for i, plan in enumerate(plans) if step < len(plan)]
     outcomes = env.step(active, [plans[i][step] for i in active])
-    for i, outcome in zip(active, outcomes):
+    for i, outcome in zip(active, _all(outcomes, len(active))):
       action = plans[i][step]
       seen, cut = encode(env, histories[i], observations[i])
       text = env.reply(action)

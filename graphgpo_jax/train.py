@@ -1,6 +1,8 @@
 """Training: collect, credit, update, again. The loop, and what it stands on."""
 
 import contextlib
+import fcntl
+import math
 import os
 import pathlib
 import signal
@@ -54,7 +56,10 @@ def train(
     run, state = build(config, credit_fn)
     total = config.warm_start.steps + config.updates
     folder = pathlib.Path(config.run_dir)
-    with checkpoint.open_checkpoints(str(folder / 'checkpoints')) as manager:
+    with (
+      _lock(folder),
+      checkpoint.open_checkpoints(str(folder / 'checkpoints')) as manager,
+    ):
       start, state, reference, cursor = checkpoint.begin(
         config,
         manager,
@@ -102,6 +107,7 @@ def _loop(run, manager, state, reference, start, total, cursor):
       row |= {'position': position, 'seconds': seconds}
       writer.write(row | {'compilations': compiles.count})
       display.show(row)
+      _check_finite(row)  # before anything broken is saved
       # Agreed on, and read once: what is announced is also saved.
       stopping = bool(sharding.most([len(stop)])[0])
       done = stopping or position + 1 == total
@@ -113,6 +119,30 @@ def _loop(run, manager, state, reference, start, total, cursor):
         display.say(f'stopped after {position + 1} of {total}; resume to go on')
         break
   return row
+
+
+def _check_finite(row):
+  for name in ('loss', 'grad_norm', 'param_norm'):
+    if name in row and not math.isfinite(row[name]):
+      raise ValueError(
+        f'position {row["position"]}: {name} is {row[name]}; nothing was saved '
+        'after the last checkpoint; try a lower learning rate'
+      )
+
+
+@contextlib.contextmanager
+def _lock(folder):
+  """The folder of a run for one run at a time."""
+  if jax.process_index():
+    yield
+    return
+  folder.mkdir(parents=True, exist_ok=True)
+  with open(folder / '.lock', 'w') as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise ValueError(f'{folder}: another run is using it') from None
+    yield
 
 
 def _due(update, every):

@@ -280,6 +280,7 @@ def make_update(
     metrics['grad_norm'] = optax.tree.norm(found)
     change, opt_state = optimizer.update(found, state.opt_state, state.params)
     params = optax.apply_updates(state.params, change)
+    metrics['param_norm'] = optax.tree.norm(params)
     return TrainState(params, opt_state, state.step + 1), metrics
 
   return jax.jit(update, donate_argnums=0, out_shardings=(placement, None))

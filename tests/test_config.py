@@ -22,6 +22,7 @@ def test_shipped_configs_are_whole(scheme):
 
 
 WRONG = {
+  'run_dir': ('runs/a[1]', r'a path without \* \? \[ \]'),
   'batch.tasks': (0, 'config.batch.tasks: found 0, allowed: an integer > 0'),
   'batch.attempts': (1, 'credit compares attempts'),
   'batch.mini_batch_steps': (0, 'mini_batch_steps: found 0'),
