@@ -221,4 +221,5 @@ def test_configs_that_no_decoder_can_be(change, message, tmp_path):
 
 def test_a_window_that_no_layer_uses_is_none(tmp_path):
   record = QWEN25_05B | {'use_sliding_window': True, 'max_window_layers': 24}
-  weights.read_config(write_config(tmp_path, record))
+  plain = weights.read_config(write_config(tmp_path / 'plain', QWEN25_05B))
+  assert weights.read_config(write_config(tmp_path, record)) == plain

@@ -81,12 +81,7 @@ def make_sampler(
     ValueError: a setting out of range; or, by fn, a prompt that is empty or
       longer than all buckets, or keys that are too few or not threefry.
   """
-  if max_new_tokens < 1:
-    raise ValueError(f'max_new_tokens must be >= 1, got {max_new_tokens}')
-  if top_k < 0 or not 0 < top_p <= 1:
-    raise ValueError(f'top_k and top_p out of range, got {top_k} and {top_p}')
-  if not buckets or min(buckets) < 1:
-    raise ValueError(f'buckets must be integers >= 1, got {tuple(buckets)}')
+  _check_settings(max_new_tokens, buckets, top_k, top_p)
   if mesh is None:
     mesh = jax.make_mesh(
       (1, 1, 1), sharding.AXES, (AxisType.Auto,) * 3, devices=jax.devices()[:1]
@@ -107,14 +102,8 @@ def make_sampler(
     plan = _make_plan(prompts, buckets, parts)
     if not plan.counts:  # of no process
       return _nothing(0, max_new_tokens)
-    slots = np.zeros((plan.parts * plan.size, 2), np.uint32)
-    slots[plan.place] = keys
     total = max(plan.counts) + max_new_tokens - 1
-    batch = sampling.empty(settings, total, sharding.put_rows(slots, mesh))
-    if limits is not None:
-      slots = np.zeros(plan.parts * plan.size, np.int32)
-      slots[plan.place] = limits
-      batch = batch.replace(limits=sharding.put_rows(slots, mesh))
+    batch = _start(settings, plan, total, keys, limits)
     for block in _blocks(plan, prefill_tokens):
       ids, lengths, source = sharding.put_rows(block, mesh)
       logits, cache = sampling.prefill(whole, params, ids, lengths)
@@ -124,6 +113,15 @@ def make_sampler(
     return _finish(settings, params, batch, plan, chance)
 
   return sampler
+
+
+def _check_settings(max_new_tokens, buckets, top_k, top_p):
+  if max_new_tokens < 1:
+    raise ValueError(f'max_new_tokens must be >= 1, got {max_new_tokens}')
+  if top_k < 0 or not 0 < top_p <= 1:
+    raise ValueError(f'top_k and top_p out of range, got {top_k} and {top_p}')
+  if not buckets or min(buckets) < 1:
+    raise ValueError(f'buckets must be integers >= 1, got {tuple(buckets)}')
 
 
 def _checked(prompts, buckets, keys):
@@ -142,6 +140,19 @@ def _checked(prompts, buckets, keys):
       f'{len(prompts)} prompts need as many keys, got {len(keys)}'
     )
   return np.asarray(jax.random.key_data(keys))[: len(prompts)]
+
+
+def _start(settings, plan, total, keys, limits):
+  """A Batch without tokens, with keys and limits in the slots of the rows."""
+  slots = np.zeros((plan.parts * plan.size, 2), np.uint32)
+  slots[plan.place] = keys
+  slots = sharding.put_rows(slots, settings.mesh)
+  batch = sampling.empty(settings, total, slots)
+  if limits is None:
+    return batch
+  slots = np.zeros(plan.parts * plan.size, np.int32)
+  slots[plan.place] = limits
+  return batch.replace(limits=sharding.put_rows(slots, settings.mesh))
 
 
 class Plan(NamedTuple):

@@ -38,6 +38,7 @@ class Source(NamedTuple):
 
 
 def is_gguf(path) -> bool:
+  """Whether a path names a GGUF file, by its suffix."""
   return pathlib.Path(path).suffix == '.gguf'
 
 
