@@ -84,17 +84,11 @@ def prepare_sampling(rows, sizes, batch):
 
   def run():
     samples = sampler(params, rows.prompt, keys, limits=lengths)
-    if samples.lengths.tolist() != lengths:
-      raise ValueError(f'{samples.lengths} new tokens, expected {lengths}')
+    said = [ids[:n] for ids, n in zip(samples.ids, samples.lengths)]
+    protocol.check_lengths(said, lengths)
 
   return run
 
 
-def prepare(workload, rows, sizes, batch):
-  if workload.startswith('train'):
-    return prepare_training(rows, sizes, batch)
-  return prepare_sampling(rows, sizes, batch)
-
-
 if __name__ == '__main__':
-  protocol.main(prepare)
+  protocol.main(prepare_training, prepare_sampling)

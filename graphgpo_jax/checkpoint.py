@@ -49,11 +49,10 @@ def save(
     )
     manager.wait_until_finished()
   except Exception as problem:
-    reason = str(problem).strip().splitlines() or [type(problem).__name__]
     last = manager.latest_step()
     raise OSError(
-      f'{manager.directory}: checkpoint {position} was not saved: {reason[0]}; '
-      f'the last good one is {last}'
+      f'{manager.directory}: checkpoint {position} was not saved: '
+      f'{_first_line(problem)}; the last good one is {last}'
     ) from problem
 
 
@@ -78,11 +77,16 @@ def _reading(manager, position):
   try:
     yield
   except Exception as problem:
-    reason = str(problem).strip().splitlines() or [type(problem).__name__]
     raise ValueError(
-      f'{manager.directory}/{position}: cannot be read: {reason[0]}; without '
-      'this folder the run goes on from the checkpoint before'
+      f'{manager.directory}/{position}: cannot be read: '
+      f'{_first_line(problem)}; without this folder the run goes on from the '
+      'checkpoint before'
     ) from problem
+
+
+def _first_line(problem):
+  lines = str(problem).strip().splitlines()
+  return lines[0] if lines else type(problem).__name__
 
 
 def _record(manager, position):

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
-from flax import traverse_util
 
 from graphgpo_jax import credit, sharding
 from graphgpo_jax.envs.base import Environment
@@ -259,19 +259,28 @@ def for_sampling(decoder_config, params, mesh, *, gather: bool):
   Decoding reads all weights once per token: a copy in the right type and place
   is made once per rollout instead. Norms stay as they are.
   """
-  flat = traverse_util.flatten_dict(params)
-  dtypes = {
-    path: x.dtype if path[-1] == 'scale' else decoder_config.dtype
-    for path, x in flat.items()
-  }
-  if not gather and all(x.dtype == dtypes[path] for path, x in flat.items()):
+  dtypes = _sampling_dtypes(decoder_config, params)
+  same = jax.tree.map(lambda x, dtype: x.dtype == dtype, params, dtypes)
+  if not gather and all(jax.tree.leaves(same)):
     return params
-  placement = sharding.shardings(
-    params, mesh, whole=('fsdp',) if gather else ()
+  return _make_cast(decoder_config, mesh, gather)(params)
+
+
+def _sampling_dtypes(decoder_config, params):
+  return jax.tree_util.tree_map_with_path(
+    lambda path, x: jnp.dtype(
+      x.dtype if path[-1].key == 'scale' else decoder_config.dtype
+    ),
+    params,
   )
-  dtypes = traverse_util.unflatten_dict(dtypes)
-  cast = jax.jit(
-    lambda x: jax.tree.map(lambda x, dtype: x.astype(dtype), x, dtypes),
-    out_shardings=placement,
+
+
+@functools.lru_cache(4)  # compiled once, not for every rollout
+def _make_cast(decoder_config, mesh, gather):
+  shapes = abstract_params(decoder_config)
+  dtypes = _sampling_dtypes(decoder_config, shapes)
+  whole = ('fsdp',) if gather else ()
+  return jax.jit(
+    lambda params: jax.tree.map(lambda x, d: x.astype(d), params, dtypes),
+    out_shardings=sharding.shardings(shapes, mesh, whole=whole),
   )
-  return cast(params)

@@ -250,8 +250,14 @@ def test_nothing_to_learn_from_is_logged_and_skipped(tmp_path, monkeypatch):
   assert row['tasks_trained'] == 0 and 'grad_norm' not in row
 
 
-def test_after_warm_up_nothing_compiles_any_more(tmp_path):
-  config = small_config(tmp_path / 'run', updates=5, evaluation__every=9)
+@pytest.mark.parametrize(
+  'changes',
+  [{}, {'model__dtype': 'bfloat16', 'sampling__gather_weights': True}],
+)
+def test_after_warm_up_nothing_compiles_any_more(changes, tmp_path):
+  config = small_config(
+    tmp_path / 'run', updates=5, evaluation__every=9, **changes
+  )
   trains.train(config)
   rows = metrics.read_metrics(tmp_path / 'run' / 'metrics.jsonl')
   counts = [row['compilations'] for row in rows]

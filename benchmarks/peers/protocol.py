@@ -60,20 +60,23 @@ def check_lengths(responses, lengths):
     raise ValueError(f'new tokens of rows are {found}, expected {lengths}')
 
 
-def main(prepare):
+def main(prepare_training, prepare_sampling):
   """Times workloads and prints {workload: [seconds of every repeat]}.
 
   Args:
-    prepare: prepare(workload, rows, model, batch) -> run. model: sizes by name;
-      batch: rows of one batch or micro-batch. run() does the workload once,
-      returns when it is done and raises ValueError if it went wrong.
+    prepare_training, prepare_sampling: fn(rows, model, batch) -> run. model:
+      sizes by name; batch: rows of one batch or micro-batch. run() does the
+      workload once, returns when it is done and raises ValueError if it went
+      wrong.
   """
   data = np.load(sys.argv[1])
   settings = json.loads(pathlib.Path(sys.argv[2]).read_text())
   seconds = {}
   for workload, batch in settings['batch'].items():
     rows = load_rows(data, workload)
-    run = prepare(workload, rows, settings['model'], batch)
+    training = workload.startswith('train')
+    prepare = prepare_training if training else prepare_sampling
+    run = prepare(rows, settings['model'], batch)
     seconds[workload] = []
     for _ in range(1 + settings['repeats']):
       begun = time.perf_counter()

@@ -145,11 +145,5 @@ def prepare_sampling(rows, sizes, batch):
   return run
 
 
-def prepare(workload, *arguments):
-  if workload.startswith('train'):
-    return prepare_training(*arguments)
-  return prepare_sampling(*arguments)
-
-
 if __name__ == '__main__':
-  protocol.main(prepare)
+  protocol.main(prepare_training, prepare_sampling)

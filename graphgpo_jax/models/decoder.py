@@ -15,6 +15,7 @@ from flax import nnx
 from jax import lax
 
 from graphgpo_jax import sharding
+from graphgpo_jax.models.slices import from_slices, to_slices
 
 PROJECTIONS = ('query', 'key', 'value', 'output', 'gate', 'up', 'down')
 _DTYPES = ('float32', 'bfloat16')
@@ -195,19 +196,13 @@ def _attend(query, key, value, mask, chunk):
     query, mask = slices
     return jax.nn.dot_product_attention(query, key, value, mask=mask[:, None])
 
-  rows, length = query.shape[:2]
+  length = query.shape[1]
   if chunk is None or length <= chunk:
     return attend((query, mask))
 
-  def cut(x):
-    padding = [(0, 0), (0, -length % chunk)] + [(0, 0)] * (x.ndim - 2)
-    x = jnp.pad(x, padding).reshape(rows, -1, chunk, *x.shape[2:])
-    return jnp.moveaxis(x, 1, 0)
-
   attend = jax.checkpoint(attend, prevent_cse=False)
-  attended = lax.map(attend, (cut(query), cut(mask)))
-  attended = jnp.moveaxis(attended, 0, 1).reshape(rows, -1, *query.shape[2:])
-  return attended[:, :length]
+  slices = to_slices(query, chunk), to_slices(mask, chunk)
+  return from_slices(lax.map(attend, slices), length)
 
 
 class DecoderLayer(nnx.Module):

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from graphgpo_jax.models.slices import from_slices, to_slices
+
 
 def token_logps(
   decoder,
@@ -78,17 +80,13 @@ def _score(decoder, hidden, targets, temperature):
 
 def _in_chunks(score, hidden, targets, scored, chunk):
   """score(hidden, targets), over slices of `chunk` tokens of axis 1."""
-  rows, length = targets.shape
   # Scored tokens move to the left of their row, so that the slices after the
   # longest have nothing to do.
   order = jnp.argsort(~scored, axis=1, stable=True)
 
   def cut(x):
     index = order.reshape(*order.shape, *[1] * (x.ndim - 2))
-    x = jnp.take_along_axis(x, index, axis=1)
-    padding = [(0, 0), (0, -length % chunk)] + [(0, 0)] * (x.ndim - 2)
-    x = jnp.pad(x, padding).reshape(rows, -1, chunk, *x.shape[2:])
-    return jnp.moveaxis(x, 1, 0)
+    return to_slices(jnp.take_along_axis(x, index, axis=1), chunk)
 
   def score_slice(slices):
     hidden, targets, scored = slices
@@ -100,8 +98,6 @@ def _in_chunks(score, hidden, targets, scored, chunk):
   scores = lax.map(score_slice, tuple(map(cut, (hidden, targets, scored))))
   back = jnp.argsort(order, axis=1)
   return [
-    jnp.take_along_axis(
-      jnp.moveaxis(values, 0, 1).reshape(rows, -1)[:, :length], back, axis=1
-    )
+    jnp.take_along_axis(from_slices(values, targets.shape[1]), back, axis=1)
     for values in scores
   ]
