@@ -12,6 +12,7 @@ import typing
 import ml_collections
 
 from graphgpo_jax import merging
+from graphgpo_jax.envs.pool import LAST_CORE, LONGEST
 from graphgpo_jax.loss import AGGREGATIONS, ESTIMATORS
 from graphgpo_jax.rollout import OVERFLOWS
 from graphgpo_jax.update import OPTIMIZERS
@@ -42,7 +43,7 @@ def _rising(x):
 
 
 def _cores(x):
-  return all(type(n) is int and 0 <= n <= 4095 for n in x)
+  return all(type(n) is int and 0 <= n <= LAST_CORE for n in x)
 
 
 SCHEMA = {
@@ -55,8 +56,16 @@ SCHEMA = {
   'env.panel': FREE,
   'env.workers': COUNT,  # processes per split that step; 0: this one
   # Seconds of a worker for one step of its slots.
-  'env.timeout': (float, lambda x: 0 < x <= 86400, 'a number > 0 and <= 86400'),
-  'env.cores': (tuple | list, _cores, 'core numbers up to 4095, or ()'),
+  'env.timeout': (
+    float,
+    lambda x: 0 < x <= LONGEST,
+    f'a number > 0 and <= {LONGEST:g}',
+  ),
+  'env.cores': (
+    tuple | list,
+    _cores,
+    f'core numbers up to {LAST_CORE}, or ()',
+  ),
   'env.overlap': SWITCH,  # answer for one half while workers step the other
   'env.merge': (str, lambda x: True, "'' or " + merging.ALLOWED),
   'model': FREE,  # DecoderConfig without vocab_size, or checkpoint and changes

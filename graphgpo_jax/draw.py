@@ -60,15 +60,11 @@ def run(options) -> None:
   if options.picture == 'attempt':
     ids = [log.table['attempt'][i] for i in steps.row[steps.last].tolist()]
     attempt = _find(log, '--attempt', options.attempt, ids)
-  suffix = os.path.splitext(options.out)[1].lower()
-  if suffix not in SUFFIXES:
-    allowed = ', '.join(SUFFIXES)
-    raise CommandError(f'--out: found suffix {suffix!r}, allowed: {allowed}')
   results = {
     name: run_scheme(log, steps, name, function)
     for name, function in functions.items()
   }
-  if suffix == '.html':
+  if _suffix(options) == '.html':
     from graphgpo_jax import pages
 
     words = {'title': f'task {options.task}', 'actions': log.table['action']}
@@ -99,12 +95,20 @@ def _functions(options):
   }
 
 
+def _suffix(options):
+  return os.path.splitext(options.out)[1].lower()
+
+
 def _check(options):
   """Raises CommandError for options that do not go together."""
   if os.path.exists(options.out) and os.path.samefile(options.log, options.out):
     raise CommandError(f'--out: {options.out} is the log itself')
   picture = options.picture or 'graph'
-  if options.picture and options.out.lower().endswith('.html'):
+  suffix = _suffix(options)
+  if suffix not in SUFFIXES:
+    allowed = ', '.join(SUFFIXES)
+    raise CommandError(f'--out: found suffix {suffix!r}, allowed: {allowed}')
+  if options.picture and suffix == '.html':
     raise CommandError('--picture: goes with png, svg and pdf, not with html')
   if options.task is None and picture not in OF_A_LOG:
     pictures = ', '.join(OF_A_LOG)

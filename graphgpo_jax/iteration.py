@@ -10,7 +10,7 @@ import pathlib
 import jax
 import numpy as np
 
-from graphgpo_jax import credit, log, merging, metrics, sharding, states
+from graphgpo_jax import credit, log, metrics, sharding, states
 from graphgpo_jax import history as histories
 from graphgpo_jax.evaluate import attempt_totals, evaluate
 from graphgpo_jax.models.parameters import join
@@ -35,8 +35,8 @@ def iterate(
   past = histories.due(history, after=config.history.after).transitions
   played, history = _gather(run, state, iteration, history)
   clock.stop('rollout')
-  merge = merging.bind(config.env.get('merge'))
-  steps = states.index_steps(log.columns([*played, *past]), merge=merge)
+  table = log.columns([*played, *past])
+  steps = states.index_steps(table, merge=run.merge)
   silent = _silent(run, steps)
   trained = np.arange(len(silent))
   if config.batch.resample_retries:

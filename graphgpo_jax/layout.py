@@ -211,6 +211,36 @@ def arcs(layout, ends):
   return np.stack(corners, 1)
 
 
+def arrows(layout, corners, width):
+  """Arcs cut short for their heads, the heads, and widths for this layout.
+
+  Args:
+    corners: [G, 4, 2] of `arcs`, which stay as they are.
+    width: [G] of the lines in points, where there is room.
+
+  Returns:
+    corners [G, 4, 2], heads [G, 3, 2], tip first, width [G].
+  """
+  thin = min(1, layout.radius / 0.12)
+  width = thin**0.5 * width
+  tip, corners = corners[:, 3].copy(), corners.copy()
+  way = tip - corners[:, 2]
+  way *= thin * (0.055 + 0.022 * width[:, None]) / lengths(way)
+  corners[:, 3] -= way
+  side = way[:, ::-1] * [-0.5, 0.5]
+  heads = np.stack([tip, corners[:, 3] + side, corners[:, 3] - side], 1)
+  return corners, heads, width
+
+
+def labels(texts):
+  """What stands in nodes 1, 2, ...: their texts if all are short, else their
+  numbers.
+  """
+  if all(len(t) <= 2 and t.isascii() and t.isprintable() for t in texts):
+    return list(texts)
+  return [str(node) for node in range(1, len(texts) + 1)]
+
+
 def _fans(ends):
   """Two arrays [G]: rank of an arc among those between the same two nodes, one
   direction after the other, and how many these are.

@@ -195,7 +195,7 @@ def _parse(line):
     raise ValueError(f'longer than {LINE_LIMIT >> 20} MiB, the limit of a line')
   try:
     row = json.loads(
-      line.decode(), object_pairs_hook=_object, parse_int=_integer
+      line.decode(), object_pairs_hook=json_object, parse_int=_integer
     )
   except UnicodeDecodeError:
     raise ValueError('found bytes that are not UTF-8 text') from None
@@ -221,13 +221,20 @@ def _integer(digits):
   return int(digits)
 
 
-def _object(pairs):
-  row = dict(pairs)
-  if len(row) < len(pairs):
+def json_object(
+  pairs: list[tuple], words: str = 'field {!r}: found twice, allowed: once'
+) -> dict:
+  """An object of JSON; of two values for one name the first would be lost.
+
+  Raises:
+    ValueError: with these words, about the first name that is there twice.
+  """
+  found = dict(pairs)
+  if len(found) < len(pairs):
     names = [name for name, _ in pairs]
-    twice = next(name for name in names if names.count(name) > 1)
-    raise ValueError(f'field {twice!r}: found twice, allowed: once')
-  return row
+    twice = next(name for name in found if names.count(name) > 1)
+    raise ValueError(words.format(twice))
+  return found
 
 
 def _header(row):

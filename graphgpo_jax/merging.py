@@ -7,13 +7,14 @@ merged depends on the set of texts of a task alone, not on the order of rows.
 
 import contextlib
 import functools
-import importlib
 import itertools
 import numbers
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 import numpy as np
+
+from graphgpo_jax.paths import load_function
 
 ALLOWED = 'tokens:X or package.file:function:X, with 0 < X <= 1'
 CELLS = 1 << 21  # pairs compared at once; keeps a block's arrays near 50 MB
@@ -117,14 +118,7 @@ def _checked(similarity, threshold):
   if not fits or not (path or similarity == 'tokens' or callable(similarity)):
     raise _refusal((similarity, threshold))
   if path:
-    module, _, name = similarity.partition(':')
-    try:
-      similarity = getattr(importlib.import_module(module), name)
-    except (Exception, SystemExit) as problem:  # a user's file may do anything
-      words = f'{type(problem).__name__}: {problem}'
-      raise ValueError(f'merge: {module}:{name}: {words}') from problem
-    if not callable(similarity):
-      raise ValueError(f'merge: {module}:{name}: not a function')
+    similarity = load_function(similarity, f'merge: {similarity}')
   return similarity, float(threshold)
 
 

@@ -16,7 +16,7 @@ from matplotlib.colors import to_hex
 
 from graphgpo_jax import layout as layouts
 from graphgpo_jax.log import atomic_write
-from graphgpo_jax.plots.common import COLOURS, count, select, task_steps
+from graphgpo_jax.plots.common import COLOURS, POWER, count, select, task_steps
 from graphgpo_jax.states import Steps
 
 NODES, EDGES = 500, 2000  # drawn at most
@@ -24,7 +24,6 @@ STATE_BYTES, ACTION_BYTES = 600_000, 200_000  # of texts, before they are cut
 SHORTEST = 200  # characters that every text may have
 INCH = 96  # pixels
 MARGIN = 0.5  # inches around the drawing
-POWER = 0.6  # spreads small advantages over the colours, as the pictures do
 SHADES = 101
 
 
@@ -214,14 +213,13 @@ def _node_table(steps, kept, guide):
 def _attempt_table(steps, kept):
   """Per attempt: its first step and, after the last, ends and flags."""
   last = np.flatnonzero(steps.last[kept])
-  credited = np.broadcast_to(steps.credited, len(steps.row))[kept]
   return {
     'number': steps.attempt[kept][last].tolist(),
     'start': [0, *(last[:-1] + 1).tolist()],
     'stop': (last + 1).tolist(),
     'success': steps.success[kept][last].astype(int).tolist(),
     'truncated': steps.truncated[kept][last].astype(int).tolist(),
-    'credited': credited[last].astype(int).tolist(),
+    'credited': steps.credited[kept][last].astype(int).tolist(),
   }
 
 
@@ -294,14 +292,8 @@ def _axis(layout, place, width, height, unit):
 
 def _edge_marks(layout, place, corners, repeats):
   """A line, its arrow head and a wide invisible line to point at."""
-  thin = min(1, layout.radius / 0.12)
-  width = thin**0.5 * (1.4 + 0.45 * np.log2(repeats))
-  tip, corners = corners[:, 3].copy(), corners.copy()
-  way = tip - corners[:, 2]
-  way *= thin * (0.055 + 0.022 * width[:, None]) / layouts.lengths(way)
-  corners[:, 3] -= way
-  side = way[:, ::-1] * [-0.5, 0.5]
-  heads = np.stack([tip, corners[:, 3] + side, corners[:, 3] - side], 1)
+  width = 1.4 + 0.45 * np.log2(repeats)
+  corners, heads, width = layouts.arrows(layout, corners, width)
   parts = []
   for i, (line, head) in enumerate(zip(place(corners), place(heads))):
     words = [f'{x:.1f} {y:.1f}' for x, y in (*line.tolist(), *head.tolist())]
@@ -320,7 +312,7 @@ def _node_marks(steps, kept, layout, points):
   start = set(steps.state[kept][steps.step[kept] == 0].tolist())
   failed, solved = set(ends.tolist()), bool(steps.success[kept].any())
   texts = steps.texts[steps.task[kept[0]]]
-  short = all(len(t) <= 2 and t.isascii() and t.isprintable() for t in texts)
+  labels = layouts.labels(texts)
   radius = layout.radius * INCH
   angle = np.arange(10) * np.pi / 5
   star = np.stack([np.sin(angle), -np.cos(angle)], 1)
@@ -339,7 +331,7 @@ def _node_marks(steps, kept, layout, points):
     kind = ' failed' * (node in failed) + ' solved' * (not node and solved)
     label = ''
     if node and len(layout.x) <= layouts.LABELLED:
-      label = _escaped(texts[node - 1]) if short else node
+      label = _escaped(labels[node - 1])
       label = f'<text font-size="{0.85 * radius:.1f}">{label}</text>'
     parts.append(
       f'<g class="node{kind}" id="n{node}" role="img" '

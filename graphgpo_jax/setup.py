@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from graphgpo_jax import checks, credit, sharding
+from graphgpo_jax import checks, credit, merging, sharding
 from graphgpo_jax import config as configs
 from graphgpo_jax.envs import worker
 from graphgpo_jax.envs.base import Environment
@@ -56,6 +56,7 @@ class Run(NamedTuple):
   sampler: Callable  # of rollouts
   panel_sampler: Callable
   credit_fn: Callable
+  merge: Callable | None  # of similar states
   optimizer: optax.GradientTransformation
   imitate: Callable
   improve: Callable
@@ -118,6 +119,7 @@ def _build(config, env, panel, credit_fn, mesh):
       top_k=config.evaluation.top_k, top_p=config.evaluation.top_p
     ),
     credit_fn=credit_fn,
+    merge=merging.bind(config.env.get('merge')),
     optimizer=optimizer,
     imitate=imitate,
     improve=improve,

@@ -41,10 +41,10 @@ class Steps:
       `Rollouts`; rewards in float64.
     last: bool, last step of its attempt.
     truncated: bool, on the last step of an attempt that was cut off.
+    credited: bool, False for steps of earlier visits, that shape the graph
+      only.
     tasks: ids of the tasks.
     texts: per task, texts of nodes 1, 2, ...
-    credited: bool, False for steps of earlier visits, that shape the graph
-      only; a plain True stands for all.
   """
 
   row: np.ndarray
@@ -60,9 +60,9 @@ class Steps:
   success: np.ndarray
   last: np.ndarray
   truncated: np.ndarray
+  credited: np.ndarray
   tasks: list
   texts: list
-  credited: np.ndarray | bool = True
 
   def sizes(self):
     """Attempts, steps of the longest attempt and nodes per task, [tasks, 3]."""
@@ -254,8 +254,7 @@ def select(steps: Steps, tasks: np.ndarray) -> Steps:
 
 def credited_only(steps: Steps) -> Steps:
   """The steps of this visit, without those that shape the graph only."""
-  kept = np.broadcast_to(steps.credited, len(steps.row))
-  return dataclasses.replace(steps, **_columns(steps, kept))
+  return dataclasses.replace(steps, **_columns(steps, steps.credited))
 
 
 def _columns(steps, kept):

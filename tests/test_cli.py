@@ -9,23 +9,14 @@ import sys
 import numpy as np
 import pytest
 from rollouts import attempt_rows, random_rows
+from shell import run
 
-from graphgpo_jax import cli
 from graphgpo_jax import log as logs
 from graphgpo_jax.credit import credit_log
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
 CONFIGS = pathlib.Path(__file__).parents[1] / 'experiments' / 'configs'
 SETS = ('tiny', 'mixed', 'sparse', 'long')
-
-
-def run(*arguments):
-  """Exit code of the command, run in this process."""
-  try:
-    cli.main([str(x) for x in arguments])
-  except SystemExit as end:
-    return end.code or 0
-  return 0
 
 
 def read(path):
@@ -169,7 +160,7 @@ WRONG = [
   ),
   (['stats', 'BROKEN'], "BROKEN: row 3: field 'reward': found"),
   (['stats', 'LOG', '--jsn'], '--jsn'),
-  (['draw', 'LOG', '--task', 'x', '--out', 'OUT'], "'x', allowed: task 0"),
+  (['draw', 'LOG', '--task', 'x', '--out', 'OUT.png'], "'x', allowed: task 0"),
   (['draw', 'LOG', '--task', 'task 0', '--out', 'OUT'], "suffix '', allow"),
   (
     ['credit', 'LOG', '--set', 'omega={[]:1}', '--out', 'OUT'],

@@ -3,10 +3,11 @@
 import json
 
 import pytest
+import shell
 from rollouts import attempt_rows
 
-from graphgpo_jax import cli, plots
 from graphgpo_jax import log as logs
+from graphgpo_jax import plots
 
 ROWS = [
   *attempt_rows('abcg', attempt='one'),
@@ -20,11 +21,7 @@ ROWS = [
 def run(folder, *arguments):
   """Exit code, with the log written first."""
   logs.write_log(folder / 'log.jsonl', ROWS)
-  try:
-    cli.main(['draw', str(folder / 'log.jsonl'), *map(str, arguments)])
-  except SystemExit as end:
-    return end.code or 0
-  return 0
+  return shell.run('draw', folder / 'log.jsonl', *arguments)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from credited import SHAPE
 from rollouts import attempt_rows, random_rows
+from shell import run
 from small import FILE, small_config
 
-from graphgpo_jax import cli, merging, states
 from graphgpo_jax import config as configs
 from graphgpo_jax import credit as credits
 from graphgpo_jax import log as logs
+from graphgpo_jax import merging, states
 from graphgpo_jax.credit import credit_log
 from graphgpo_jax.train import train
 
@@ -353,15 +354,6 @@ def test_every_scheme_takes_a_merged_graph(scheme):
   answer = credits.credit(rollouts, credit_fn=credits.bind(scheme))
   advantage = np.asarray(answer['advantage'])
   assert np.isfinite(advantage).all() and advantage.any()
-
-
-def run(*arguments):
-  """Exit code of the command line, run in this process."""
-  try:
-    cli.main([str(x) for x in arguments])
-  except SystemExit as end:
-    return end.code or 0
-  return 0
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def get_config(scheme: str = 'graphgpo') -> ml_collections.ConfigDict:
     'logit_chunk': 512,
     'resample_retries': 0,
   }
-  if scheme in ('graphgpo', 'tigpo'):
+  if config.credit.scheme == 'graphgpo':
     config.credit.omega = 0.8
   config.loss.update({'kl_coefficient': 0.01, 'reference': 'host'})
   config.optimizer.learning_rate = 1e-6

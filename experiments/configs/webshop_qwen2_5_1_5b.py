@@ -41,6 +41,6 @@ def get_config(scheme: str = 'graphgpo') -> ml_collections.ConfigDict:
     {'prompt_lengths': (1024, 2560, 5120), 'prefill_tokens': 10240}
   )
   config.batch.update({'mini_batch_steps': 64, 'row_length': 5632})
-  if scheme in ('graphgpo', 'tigpo'):
+  if config.credit.scheme == 'graphgpo':
     config.credit.omega = 0.2
   return config

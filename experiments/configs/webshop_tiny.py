@@ -65,7 +65,7 @@ def get_config(scheme: str = 'graphgpo') -> ml_collections.ConfigDict:
     # Where all attempts fail, returns differ by this penalty alone, and
     # z-scores would make as much of that as of success.
     config.credit.invalid_action_penalty = 0.0
-  if scheme in ('graphgpo', 'tigpo'):
+  if config.credit.scheme == 'graphgpo':
     config.credit.omega = 0.2
   config.optimizer.learning_rate = 3e-4
   config.warm_start = {

@@ -19,6 +19,7 @@ from graphgpo_jax import graph as graphs
 from graphgpo_jax import merging, segments, states
 from graphgpo_jax.credit.check import check as check
 from graphgpo_jax.log import LogError, columns
+from graphgpo_jax.paths import load_function
 from graphgpo_jax.types import CreditFn, Rollouts
 from graphgpo_jax.values import SOLVERS
 
@@ -88,20 +89,12 @@ def load(scheme: str | Callable) -> Callable:
     raise ValueError(f'scheme: found {scheme!r}, allowed: a name or a function')
   if scheme in schemes():
     return importlib.import_module(f'{__name__}.{scheme}').advantages
-  module, colon, name = scheme.partition(':')
-  if not colon:
+  if ':' not in scheme:
     names = ', '.join(schemes())
     raise ValueError(
       f'scheme: found {scheme!r}, allowed: {names} or a path package.file:name'
     )
-  try:
-    function = getattr(importlib.import_module(module), name)
-  except (Exception, SystemExit) as problem:  # a user's file may do anything
-    words = f'{type(problem).__name__}: {problem}'
-    raise ValueError(f'scheme {scheme!r}: {words}') from problem
-  if not callable(function):
-    raise ValueError(f'scheme {scheme!r}: not a function')
-  return function
+  return load_function(scheme, f'scheme {scheme!r}')
 
 
 def uses_graph(scheme: str | Callable) -> bool:

@@ -23,7 +23,13 @@ from graphgpo_jax.envs.alfworld_engine import (
   PlainEngine,
   View,
 )
-from graphgpo_jax.envs.base import Observation, Outcome, check_whole
+from graphgpo_jax.envs.base import (
+  Observation,
+  Outcome,
+  check_number,
+  check_slots,
+  check_whole,
+)
 
 SUCCESS_REWARD = 10.0
 STATE_KEYS = ('paper', 'observation', 'facts')
@@ -140,7 +146,7 @@ class ALFWorld:
 
   def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Outcome]:
     """Plays one action in each named slot, see `Environment`."""
-    self._check_slots(slots, actions)
+    check_slots(slots, actions, [slot.finished for slot in self._slots])
     return [self._step(self._slots[i], a) for i, a in zip(slots, actions)]
 
   def prompt(
@@ -223,20 +229,7 @@ class ALFWorld:
     return Observation(text, key, view.commands)
 
   def _check_task(self, index: int):
-    if not 0 <= index < self.num_tasks:
-      raise IndexError(f'task {index} of {self.num_tasks}')
-
-  def _check_slots(self, slots: Sequence[int], actions: Sequence[str]):
-    if len(slots) != len(actions) or len(set(slots)) != len(slots):
-      raise ValueError(
-        f'{len(slots)} slots, {len(set(slots))} of them distinct, '
-        f'and {len(actions)} actions'
-      )
-    for slot in slots:
-      if not 0 <= slot < len(self._slots):
-        raise IndexError(f'slot {slot} of {len(self._slots)}')
-      if self._slots[slot].finished:
-        raise RuntimeError(f'slot {slot} has finished')
+    check_number('task', index, self.num_tasks)
 
 
 def state_name(kind: str, game: Game, view: View, moved: Sequence[str]) -> str:

@@ -186,6 +186,27 @@ def check_whole(field: str, value, *, least: int, most: int | None = None):
   )
 
 
+def check_slots(
+  slots: Sequence[int], actions: Sequence[str], finished: Sequence[bool]
+) -> None:
+  """Checks the arguments of a step; `finished` has a flag for every slot.
+
+  Raises:
+    ValueError: unequal numbers, a slot twice, or one that is no integer.
+    IndexError: a slot that is not there.
+    RuntimeError: a slot whose attempt has finished.
+  """
+  if len(slots) != len(actions) or len(set(slots)) != len(slots):
+    raise ValueError(
+      f'{len(slots)} slots, {len(set(slots))} of them distinct, '
+      f'and {len(actions)} actions'
+    )
+  for slot in slots:
+    check_number('slot', slot, len(finished))
+    if finished[slot]:
+      raise RuntimeError(f'slot {slot} has finished')
+
+
 def check_number(kind: str, number, count: int) -> None:
   """Checks the number of a task or slot, of which there are `count`.
 

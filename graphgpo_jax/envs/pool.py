@@ -20,6 +20,7 @@ from graphgpo_jax.envs.base import (
   Observation,
   Outcome,
   check_number,
+  check_slots,
   check_whole,
   one_each,
 )
@@ -136,7 +137,8 @@ class Pool:
     A step that is under way is finished first: a worker has one at a time.
     The function may be called once, and not after a reset.
     """
-    self._check(slots, actions)
+    self._check_open()
+    check_slots(slots, actions, self._finished)
     self._finish_step()
     parts: dict[int, list] = {}
     for pair in zip(slots, actions):
@@ -261,18 +263,6 @@ class Pool:
   def _check_open(self):
     if not self._end.alive:
       raise RuntimeError('the pool is closed')
-
-  def _check(self, slots, actions):
-    self._check_open()
-    if len(slots) != len(actions) or len(set(slots)) != len(slots):
-      raise ValueError(
-        f'{len(slots)} slots, {len(set(slots))} of them distinct, '
-        f'and {len(actions)} actions'
-      )
-    for slot in slots:
-      check_number('slot', slot, len(self._finished))
-      if self._finished[slot]:
-        raise RuntimeError(f'slot {slot} has finished')
 
 
 def _check_settings(factory, workers, timeout, cores):

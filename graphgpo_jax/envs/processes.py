@@ -62,6 +62,7 @@ def send(worker, message, seconds):
 
 
 def send_bytes(worker, data, seconds):
+  """`send` of a message that is pickled already."""
   worker.busy = True
   worker.channel.settimeout(seconds)
   with contextlib.suppress(OSError):

@@ -15,6 +15,7 @@ from graphgpo_jax.envs.base import (
   Observation,
   Outcome,
   check_number,
+  check_slots,
   check_whole,
 )
 from graphgpo_jax.envs.sokoban_files import read_boxoban
@@ -111,7 +112,7 @@ class Sokoban:
 
   def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Outcome]:
     """Plays one action in each named slot, see `Environment`."""
-    self._check_slots(slots, actions)
+    check_slots(slots, actions, self._finished)
     slots = np.array(slots, np.int64)
     codes = np.array([_CODES.get(action, -1) for action in actions], int)
     gain = self._move(slots, self._offsets[codes])
@@ -258,17 +259,6 @@ class Sokoban:
 
   def _check_slot(self, slot: int):
     check_number('slot', slot, len(self._tasks))
-
-  def _check_slots(self, slots: Sequence[int], actions: Sequence[str]):
-    if len(slots) != len(actions) or len(set(slots)) != len(slots):
-      raise ValueError(
-        f'{len(slots)} slots, {len(set(slots))} of them distinct, '
-        f'and {len(actions)} actions'
-      )
-    for slot in slots:
-      self._check_slot(slot)
-      if self._finished[slot]:
-        raise RuntimeError(f'slot {slot} has finished')
 
 
 def _spaced(observation: Observation) -> str:

@@ -16,7 +16,12 @@ from graphgpo_jax.envs import (
   webshop_prompts,
   webshop_reward,
 )
-from graphgpo_jax.envs.base import Observation, Outcome
+from graphgpo_jax.envs.base import (
+  Observation,
+  Outcome,
+  check_number,
+  check_slots,
+)
 from graphgpo_jax.envs.webshop_catalogue import (
   CACHE,
   GENERATED,
@@ -86,7 +91,7 @@ class WebShop:
 
   def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Outcome]:
     """Plays one action in each named slot, see `Environment`."""
-    self._check_slots(slots, actions)
+    check_slots(slots, actions, self._finished)
     return [self._play(slot, action) for slot, action in zip(slots, actions)]
 
   def prompt(
@@ -190,20 +195,7 @@ class WebShop:
     return Observation(page, key, webshop_prompts.chat_actions(*where))
 
   def _check_task(self, index):
-    if not 0 <= index < self.num_tasks:
-      raise IndexError(f'task {index} of {self.num_tasks}')
-
-  def _check_slots(self, slots, actions):
-    if len(slots) != len(actions) or len(set(slots)) != len(slots):
-      raise ValueError(
-        f'{len(slots)} slots, {len(set(slots))} of them distinct, '
-        f'and {len(actions)} actions'
-      )
-    for slot in slots:
-      if not 0 <= slot < len(self._sessions):
-        raise IndexError(f'slot {slot} of {len(self._sessions)}')
-      if self._finished[slot]:
-        raise RuntimeError(f'slot {slot} has finished')
+    check_number('task', index, self.num_tasks)
 
 
 def make(

@@ -1,13 +1,19 @@
 """Reading the JSON files of WebShop, also those that are larger than memory."""
 
+import functools
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from graphgpo_jax.log import json_object
+
 _CHUNK = 1 << 20  # characters
 _BLANK = re.compile(r'[ \t\n\r]*')
+_object = functools.partial(
+  json_object, words='found {!r:.60} twice in one object, allowed: once'
+)
 
 
 def read_object(path: str | Path) -> dict[str, Any]:
@@ -56,16 +62,6 @@ def read_list(path: str | Path) -> Iterator[Any]:
   except (OSError, ValueError) as problem:
     at = f' product {number}:' if number >= 0 else ''
     raise ValueError(f'{path}:{at} {problem}') from None
-
-
-def _object(pairs):
-  """An object of JSON; of two values for one name the first would be lost."""
-  found = dict(pairs)
-  if len(found) < len(pairs):
-    names = [name for name, _ in pairs]
-    twice = next(name for name in found if names.count(name) > 1)
-    raise ValueError(f'found {twice!r:.60} twice in one object, allowed: once')
-  return found
 
 
 class _Text:

@@ -158,7 +158,7 @@ def _credited(steps, task):
   kept = np.arange(len(steps.row))
   if task is not None:
     kept = common.task_steps(steps, task)
-  kept = kept[np.broadcast_to(steps.credited, len(steps.row))[kept]]
+  kept = kept[steps.credited[kept]]
   if not len(kept):
     raise ValueError('steps: none is credited, at least one is needed')
   return kept

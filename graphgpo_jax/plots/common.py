@@ -17,6 +17,7 @@ SCALES_APART = 4  # ratio of the panels' largest |advantage|: own colour bars
 # is told by the style of a line, a dash or a number beside the colour.
 REDS = (0, '#7a0019'), (0.2, '#c4161f'), (0.44, '#f08a4b')
 GREENS = (0.56, '#8fca62'), (0.8, '#1d8f3f'), (1, '#00451f')
+POWER = 0.6  # spreads small advantages over the colours
 COLOURS = LinearSegmentedColormap.from_list(
   'credit', [*REDS, (0.5, '#c2bb96'), *GREENS]
 )
@@ -74,7 +75,7 @@ def norm(scale: float) -> FuncNorm:
   their colours.
   """
   functions = [
-    lambda x, p=power: np.sign(x) * np.abs(x) ** p for power in (0.6, 1 / 0.6)
+    lambda x, p=p: np.sign(x) * np.abs(x) ** p for p in (POWER, 1 / POWER)
   ]
   return FuncNorm(functions, -scale, scale)
 

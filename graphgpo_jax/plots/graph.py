@@ -219,13 +219,7 @@ def _draw_arcs(ax, layout, corners, value, size, _, scale):
 
 def _add_arrows(ax, layout, corners, width, colours, gid):
   """Curves and their arrow heads; returns the curves."""
-  thin = min(1, layout.radius / 0.12)
-  width = thin**0.5 * width
-  tip, way = corners[:, 3].copy(), corners[:, 3] - corners[:, 2]
-  way *= thin * (0.055 + 0.022 * width[:, None]) / layouts.lengths(way)
-  corners = np.concatenate([corners[:, :3], (tip - way)[:, None]], 1)
-  side = way[:, ::-1] * [-0.5, 0.5]
-  heads = np.stack([tip, corners[:, 3] + side, corners[:, 3] - side], 1)
+  corners, heads, width = layouts.arrows(layout, corners, width)
   to_data = [-layout.unit / layout.wide, 1]
   codes = [Path.MOVETO] + 3 * [Path.CURVE4]
   paths = [Path(a, codes) for a in corners * to_data]
@@ -295,14 +289,12 @@ def _draw_nodes(ax, layout, steps, kept, own):
 
 
 def _label_nodes(ax, layout, texts, colours, points):
-  """The states' texts if all are short, else their numbers."""
-  short = all(len(t) <= 2 and t.isascii() and t.isprintable() for t in texts)
+  labels = layouts.labels(texts)
   middle = {'va': 'center_baseline', 'ha': 'center', 'parse_math': False}
   middle |= {'zorder': 4, 'fontsize': min(9, 0.45 * points)}
   for at, node in enumerate(layout.nodes.tolist()):
     if node:
-      name = texts[node - 1] if short else str(node)
-      colour = str(colours[at])
+      name, colour = labels[node - 1], str(colours[at])
       ax.text(layout.x[at], layout.y[at], name, color=colour, **middle)
 
 
