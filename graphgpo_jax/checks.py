@@ -1,6 +1,7 @@
 """What of a config only its environment, mesh or scheme can refuse."""
 
 import functools
+import inspect
 
 import jax
 
@@ -19,7 +20,14 @@ def check_sizes(config, env, tokenizer, mesh) -> None:
   prompt = env.prompt([], env.reset([0])[0])
   length = len(tokenizer.encode_prompt(prompt))
   longest = config.sampling.prompt_lengths[-1]
-  if length > longest and config.sampling.overflow == 'error':
+  overflow = config.sampling.overflow
+  parameters = inspect.signature(env.prompt).parameters
+  if overflow == 'drop_history' and 'hidden' not in parameters:
+    raise ValueError(
+      "config.sampling.overflow: found 'drop_history', allowed for "
+      'environments whose prompt takes `hidden`, see envs.base'
+    )
+  if length > longest and overflow == 'error':
     raise ValueError(
       f'config.sampling.prompt_lengths: the largest is {longest}, allowed: at '
       f'least {length}, the length of the first prompt'

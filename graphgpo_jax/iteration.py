@@ -14,9 +14,9 @@ from graphgpo_jax import credit, log, metrics, sharding, states
 from graphgpo_jax import history as histories
 from graphgpo_jax.evaluate import attempt_totals, evaluate
 from graphgpo_jax.models.parameters import join
+from graphgpo_jax.packing import pack
 from graphgpo_jax.rollout import (
   collect,
-  pack,
   solver_transitions,
 )
 from graphgpo_jax.setup import Run, policy

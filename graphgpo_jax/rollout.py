@@ -1,9 +1,8 @@
-"""From a policy and an environment to transitions, and on to rows of tokens.
+"""From a policy and an environment to transitions.
 
 The host's side of training: text, loops and sizes that vary live here.
 """
 
-import bisect
 import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,9 +11,14 @@ import jax
 import numpy as np
 
 from graphgpo_jax import sharding
-from graphgpo_jax.envs.base import Environment, one_each
+from graphgpo_jax.envs.base import (
+  Environment,
+  Observation,
+  Outcome,
+  one_each,
+)
 from graphgpo_jax.states import power_of_two
-from graphgpo_jax.types import TokenRows, Transition
+from graphgpo_jax.types import Transition
 
 SMALLEST_BATCH = 32  # keys; fewer are padded, to bound compilations
 
@@ -68,17 +72,22 @@ def encode_prompt(
     tokenizer: see `models.tokenizer`.
     history, observation: see `Environment.prompt`.
     limit: in tokens.
-    overflow: for longer prompts: 'error', 'drop_history' (the oldest steps, as
-      many as needed) or 'truncate_left' (the first tokens).
+    overflow: for longer prompts: 'error', 'drop_history' (what they tell of
+      the oldest steps, as many as needed) or 'truncate_left' (the first
+      tokens).
 
   Raises:
     ValueError: too long, and overflow does not help.
   """
-  ids = tokenizer.encode_prompt(env.prompt(history, observation))
+  prompt = env.prompt(history, observation)
+  ids = tokenizer.encode_prompt(prompt)
   cut = len(ids) > limit
   if cut and overflow == 'drop_history':
-    for start in range(1, len(history) + 1):
-      ids = tokenizer.encode_prompt(env.prompt(history[start:], observation))
+    for hidden in range(1, len(history) + 1):
+      longer = prompt
+      prompt = env.prompt(history, observation, hidden=hidden)
+      if prompt != longer:  # most prompts tell of a few steps only
+        ids = tokenizer.encode_prompt(prompt)
       if len(ids) <= limit:
         break
   elif cut and overflow == 'truncate_left':
@@ -160,7 +169,7 @@ def collect(
   slots = _Slots(
     numbers=(task, attempt),
     names=[(names[t], a) for t, a in zip(task.tolist(), attempt.tolist())],
-    observations=one_each(env.reset(task.tolist()), len(task)),
+    observations=one_each(env.reset(task.tolist()), len(task), Observation),
     histories=[[] for _ in task],
   )
   played = []
@@ -200,7 +209,7 @@ def _play(policy, env, slots, active, step_keys, played):
     yield True
     remaining = []
     for i, (_, cut), reply, (action, spelt), outcome in zip(
-      active, shown, replies, parsed, one_each(wait(), len(active))
+      active, shown, replies, parsed, one_each(wait(), len(active), Outcome)
     ):
       before = slots.observations[i]
       ids = *slots.names[i], step
@@ -253,20 +262,24 @@ def solver_transitions(
 
   Args:
     encode: of a Policy.
+
+  Raises:
+    ValueError: a solution that does not end with success; names the task.
   """
   tasks = list(tasks)
   if hasattr(env, 'solutions'):
     plans = env.solutions(tasks)
   else:
     plans = list(map(env.solution, tasks))
-  observations = one_each(env.reset(tasks), len(tasks))
+  observations = one_each(env.reset(tasks), len(tasks), Observation)
   histories = [[] for _ in observations]
   transitions, lost = [], set()
   for step in range(max(map(len, plans))):
     active = [i for i, p in enumerate(plans) if step < len(p) and i not in lost]
     outcomes = env.step(active, [plans[i][step] for i in active])
-    for i, outcome in zip(active, one_each(outcomes, len(active))):
+    for i, outcome in zip(active, one_each(outcomes, len(active), Outcome)):
       action = plans[i][step]
+      _check_solution(env, tasks[i], plans[i], step, outcome)
       seen, cut = encode(env, histories[i], observations[i])
       text = env.reply(action)
       said = np.asarray(tokenizer.encode_reply(text), np.int32)
@@ -282,63 +295,19 @@ def solver_transitions(
   return transitions
 
 
-def _lay_out(lengths, length):
-  """(row, start) of each step: best fit, the longest first."""
-  rooms, places, rows = [], {}, 0  # rooms: sorted (tokens left, row)
-  for step in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-    index = bisect.bisect_left(rooms, (lengths[step], -1))
-    if index == len(rooms):
-      room, row, rows = length, rows, rows + 1
-    else:
-      room, row = rooms.pop(index)
-    places[step] = row, length - room
-    bisect.insort(rooms, (room - lengths[step], row))
-  return [places[step] for step in range(len(lengths))]
-
-
-def pack(
-  transitions: Sequence[Transition],
-  advantage: np.ndarray,
-  *,
-  shape: tuple[int, int, int],
-) -> TokenRows:
-  """Rows of tokens that hold as many steps each as fit.
-
-  Args:
-    transitions: with tokens.
-    advantage: [len(transitions)] float32.
-    shape: (N, R, L); N * R rows are enough for one step each.
-
-  Returns:
-    TokenRows of numpy arrays [N, R, L].
-
-  Raises:
-    ValueError: more transitions than rows, or a step longer than L.
-  """
-  micro_batches, rows, length = shape
-  lengths = [len(t.prompt_ids) + len(t.response_ids) for t in transitions]
-  if len(transitions) > micro_batches * rows:
+def _check_solution(env, task, plan, step, outcome):
+  """Raises ValueError for a plan whose last action is not the first success."""
+  flags = {
+    'solved': outcome.success,
+    'over': outcome.terminal,
+    'truncated': outcome.truncated,
+    'going on': True,
+  }
+  found = next(word for word, holds in flags.items() if holds)
+  wanted = 'solved' if step + 1 == len(plan) else 'going on'
+  if found != wanted and not outcome.lost:
     raise ValueError(
-      f'{len(transitions)} transitions do not fit {micro_batches * rows} rows'
+      f'config.env: the solution of {env.task_name(task)}: after action '
+      f'{step + 1} of {len(plan)}, {plan[step]!r}, the attempt is {found}, '
+      f'allowed: {wanted}'
     )
-  if max(lengths, default=0) > length:
-    raise ValueError(f'a step of {max(lengths)} tokens, rows of {length}')
-  flat = (micro_batches * rows, length)
-  ids, segment, position, response_length = np.zeros((4, *flat), np.int32)
-  logps, credit, reference = np.zeros((3, *flat), np.float32)
-  places = enumerate(_lay_out(lengths, length))
-  # From left to right, since segments are numbered as they are placed.
-  for number, (row, start) in sorted(places, key=lambda place: place[1]):
-    step, end = transitions[number], start + lengths[number]
-    said = start + len(step.prompt_ids)
-    ids[row, start:said] = step.prompt_ids
-    ids[row, said:end] = step.response_ids
-    segment[row, start:end] = segment[row, start - 1] + 1 if start else 1
-    position[row, start:end] = np.arange(lengths[number])
-    response_length[row, said:end] = end - said
-    logps[row, said:end] = step.response_logps
-    credit[row, said:end] = advantage[number]
-  packed = TokenRows(
-    ids, segment, position, response_length, logps, credit, reference
-  )
-  return jax.tree.map(lambda x: x.reshape(shape), packed)

@@ -195,7 +195,10 @@ def make_environments(section) -> tuple[Environment, Environment]:
   except (ImportError, AttributeError, TypeError, ValueError) as problem:
     if str(problem).startswith('config.'):
       raise
-    raise ValueError(f'config.env: {factory!r}: {problem}') from None
+    # A ValueError says what is wrong; of other mistakes the line helps.
+    known = isinstance(problem, ValueError)
+    words = problem if known else worker.words(problem)
+    raise ValueError(f'config.env: {factory!r}: {words}') from problem
 
 
 def _make_environment(section, settings):

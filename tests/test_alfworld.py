@@ -1,12 +1,14 @@
 """ALFWorld as an environment: protocol, keys, prompts."""
 
 import random
+import types
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphgpo_jax.envs import alfworld, prompts
+from graphgpo_jax.envs import alfworld, alfworld_games, prompts
 from graphgpo_jax.envs import alfworld_prompts as shown
 from graphgpo_jax.envs.base import Environment, Observation
 from graphgpo_jax.models.words import WordTokenizer
@@ -71,6 +73,18 @@ def test_detours_find_nothing_and_end_the_same(make):
         sight = outcome.observation.text.partition('\n\n')[0]
         assert f'a {kind} ' not in sight
   assert longer >= 6
+
+
+def test_what_a_solution_closes_it_may_open_again():
+  game = types.SimpleNamespace(
+    places={}, names={}, openable=[], initial={'inreceptacle': set()}
+  )
+  again = ['go to safe 1', 'open safe 1', 'take cd 1 from safe 1']
+  plan = [*again, 'close safe 1', *again]
+  rng = np.random.default_rng(0)
+  assert alfworld_games.with_detours(plan, game, rng, 0) == plan
+  twice = [*again, 'open safe 1']  # as planners do after a look inside
+  assert alfworld_games.with_detours(twice, game, rng, 0) == again
 
 
 def test_attempts_start_identical_and_are_independent(make):
@@ -268,6 +282,10 @@ def test_compact_prompt_by_hand():
   # Opened or not, what was closed when seen last may still be looked into.
   assert 'left cabinet 1 2 mug' in shown.short_prompt(history[:1], closed, 0)
   assert 'did nothing\n' in shown.short_prompt(history, opened, 0)
+  # Where one has been stays true, however little is told.
+  history = [(opened, 'd'), (start, 'a')]
+  shorter = shown.short_prompt(history, start, 3, hidden=1)
+  assert 'been cabinet 2\n' in shorter and 'did a\n' in shorter
 
 
 def test_compact_prompts_are_in_the_vocabulary(make):
@@ -309,6 +327,9 @@ def test_chat_prompt_by_hand(make):
     'Step 3. You saw: You see a cup 1.\nYou did: go\n'
     f'Now you see: You see a cup 1.\nCommands: go, look\n{prompts.REQUEST}'
   )
+  shorter = env.prompt(long, later, hidden=2)  # it is told less, and counted
+  assert 'so far: 3\nStep 3. You' in shorter and 'Step 2' not in shorter
+  assert 'so far: 3\nNow you' in env.prompt(long, later, hidden=3)
   assert 'Step 2' not in make(history=0).prompt(long, later)
   assert env.parse(env.reply('go to bed 1')) == ('go to bed 1', True)
   assert env.parse('<think>a</think><action>Look</action>') == ('look', True)

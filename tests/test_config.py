@@ -4,6 +4,7 @@ import pathlib
 import subprocess
 import sys
 
+import ml_collections
 import pytest
 from small import FILE, small_config
 
@@ -99,6 +100,27 @@ def test_what_cannot_be_built_is_named(key, tmp_path):
   with config.unlocked():
     config.update_from_flattened_dict({key: BUILD[key][0]})
   with pytest.raises(ValueError, match=BUILD[key][1]):
+    build(config)
+
+
+def test_of_a_users_environment_the_line_is_named(tmp_path, monkeypatch):
+  monkeypatch.syspath_prepend(tmp_path)
+  (tmp_path / 'own_env.py').write_text('def make():\n  return 1 + None\n')
+  config = small_config(tmp_path)
+  config.env.update({'factory': 'own_env:make'})
+  for name in ('settings', 'train', 'panel'):
+    config.env[name] = ml_collections.ConfigDict()
+  with pytest.raises(ValueError, match=r'TypeError: .* \(own_env.py, line 2\)'):
+    build(config)
+
+
+def test_histories_are_dropped_by_prompts_that_can(tmp_path):
+  config = small_config(tmp_path)
+  config.env.update({'factory': 'faulty:make'})
+  for name in ('settings', 'train', 'panel'):
+    config.env[name] = ml_collections.ConfigDict()
+  config.sampling.overflow = 'drop_history'
+  with pytest.raises(ValueError, match='overflow: .* prompt takes `hidden`'):
     build(config)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphgpo_jax.rollout import pack
+from graphgpo_jax.packing import pack
 from graphgpo_jax.types import Transition
 
 

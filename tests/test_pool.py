@@ -255,6 +255,15 @@ def test_mistakes_of_the_caller_are_errors():
         call()
 
 
+def test_a_step_that_is_under_way_is_finished_before_the_next_is_checked():
+  with corridor(2, max_steps=1) as pool:
+    pool.reset([0, 1])
+    first = pool.begin_step([0], ['r'])
+    with pytest.raises(RuntimeError, match='slot 0 has finished'):
+      pool.begin_step([0], ['r'])
+    assert first()[0].truncated
+
+
 def test_one_step_at_a_time_is_under_way():
   with corridor(2) as pool:
     pool.reset([0] * 6)

@@ -177,6 +177,9 @@ def test_only_the_last_steps_are_shown():
   assert 'jump' not in prompt and 'im_end' not in prompt
   assert chat(history=0).prompt(long, seen) == env.prompt([], seen)
   assert chat(history=9).prompt(long, seen).count('Before') == 3
+  for hidden, told in enumerate([2, 2, 1, 0]):
+    prompt = env.prompt(long, seen, hidden=hidden)
+    assert prompt.count('Before') == told
 
 
 def test_make_passes_the_prompt_on():

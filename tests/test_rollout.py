@@ -1,6 +1,7 @@
 """Collecting, with real levels and a scripted policy."""
 
 import functools
+import re
 import types
 
 import jax
@@ -199,10 +200,11 @@ def test_halves_play_what_the_whole_plays(env, real_policy):
 
 
 class Diary:
-  """Shows all actions so far, in lower case, then where one is."""
+  """Tells all places and actions so far, then where one is."""
 
-  def prompt(self, history, observation):
-    return ''.join(place + action for place, action in history) + observation
+  def prompt(self, history, observation, *, hidden=0):
+    told = history[hidden:]
+    return ''.join(place + action for place, action in told) + observation
 
 
 LETTERS = CharTokenizer('abcdxyzABCD')
@@ -296,6 +298,33 @@ def test_solver_transitions_reach_the_goal(env):
   assert sorted(totals['length']) == sorted(lengths)
   for step in steps:
     assert TOKENIZER.decode(step.response_ids) == step.action[0]
+
+
+@pytest.mark.parametrize(
+  ('plan', 'complaint'),
+  [
+    (['up'], "after action 1 of 1, 'up', the attempt is going on, allowed: s"),
+    (['up'] * 7, "action 6 of 7, 'up', the attempt is truncated, allowed: g"),
+    (None, 'the attempt is solved, allowed: going on'),
+  ],
+)
+def test_solutions_that_solve_nothing_are_refused(
+  env, monkeypatch, plan, complaint
+):
+  plan = plan or [*env.solution(0), 'up']
+  monkeypatch.setattr(env, 'solution', lambda task: plan)
+  message = f'the solution of {re.escape(env.task_name(0))}: .*{complaint}'
+  with pytest.raises(ValueError, match=message):
+    rollout.solver_transitions(env, [0], TOKENIZER, scripted('u').encode)
+
+
+def test_wrong_answers_of_an_environment_are_refused(env, monkeypatch):
+  monkeypatch.setattr(env, 'step', lambda slots, actions: [None for _ in slots])
+  with pytest.raises(ValueError, match='NoneType, allowed: Outcome'):
+    rollout.collect(scripted('u'), env, [0], attempts=1, key=KEY)
+  monkeypatch.setattr(env, 'reset', lambda tasks: ['room' for _ in tasks])
+  with pytest.raises(ValueError, match='is str, allowed: Observation'):
+    rollout.collect(scripted('u'), env, [0], attempts=1, key=KEY)
 
 
 @pytest.mark.parametrize('count', [1, 63, 64, 65, 200])

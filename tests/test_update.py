@@ -15,7 +15,7 @@ from graphgpo_jax import sharding, update
 from graphgpo_jax.models.decoder import DecoderConfig
 from graphgpo_jax.models.parameters import assemble, divide, init_params
 from graphgpo_jax.models.scoring import token_logps
-from graphgpo_jax.rollout import pack
+from graphgpo_jax.packing import pack
 
 # Every kind of parameter, and all sizes divisible by 8 devices. A small theta:
 # key biases of slow waves have gradients near 0, which Adam blows up.

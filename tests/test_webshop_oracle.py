@@ -38,7 +38,7 @@ def solution(folder, others, *, max_steps=15, wanted='cotton'):
     ([small(1)], 15, ['b101']),
     ([small(1)], 7, ['b101']),
     ([small(1)], 6, []),
-    ([small(1)], 1, []),
+    ([small(1)], 5, []),
     ([small(1, pricing='$99.00'), small(2)], 15, ['b102']),
     (
       [small(i) for i in range(9)],
@@ -65,6 +65,11 @@ def test_it_turns_pages(tmp_path):
 def test_it_says_where_there_is_nothing_to_buy(tmp_path):
   with pytest.raises(ValueError, match=f'no search finds what {ASIN}'):
     solution(tmp_path, [], wanted='silk')
+
+
+def test_it_says_where_there_is_no_time(tmp_path):
+  with pytest.raises(ValueError, match=f'what {ASIN} .* buys it in 4 steps'):
+    solution(tmp_path, [], max_steps=4)
 
 
 def test_it_buys_only_what_clicks_choose(tmp_path):

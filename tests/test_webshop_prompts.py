@@ -91,6 +91,11 @@ Think inside <think></think>, then answer with one action inside \
     assert f'\nAction 1: {said}' in repeated
   assert 'Action 1' not in shop.prompt([*seen, seen[0]], after.observation)
   assert 'steps' not in shop.prompt([], first)
+  shorter = shop.prompt(seen, after.observation, hidden=1)
+  assert 'You have taken 2 steps. The last 1, each' in shorter
+  assert 'Page 1:' not in shorter and 'Page 2:\n' in shorter
+  nothing = shop.prompt(seen, after.observation, hidden=2)
+  assert 'Page 2:' not in nothing and 'You are at step 3, on' in nothing
 
 
 @pytest.mark.parametrize(
@@ -183,6 +188,9 @@ def test_compact_pages(tiny):
     assert lines == [*text[link][:4], f'chosen {" ".join(values)}']
   tiny.step([0], ['prev'])
   for action in ('click 11', 'click 0', 'click ²', 'buy', 'click red'):
+    assert not tiny.step([0], [action])[0].valid
+  tiny.reset([index])
+  for action in ('search[shirt]', 'Search shirt', 'click[search]'):
     assert not tiny.step([0], [action])[0].valid
   assert tiny.parse(' Click  3 ') == ('click 3', True)
   for reply in ('', 'click', 'search', 'buy now', 'red shirt', '\ud800'):

@@ -153,11 +153,13 @@ class ALFWorld:
     self,
     history: Sequence[tuple[Observation, str]],
     observation: Observation,
+    *,
+    hidden: int = 0,
   ) -> str:
     """See `alfworld_prompts`."""
     if self._is_chat:
-      return shown.chat_prompt(history, observation, self._history)
-    return shown.short_prompt(history, observation, self._actions)
+      return shown.chat_prompt(history, observation, self._history, hidden)
+    return shown.short_prompt(history, observation, self._actions, hidden)
 
   def parse(self, reply: str) -> tuple[str, bool]:
     """Reads an action, see `Environment`; `step` says whether it exists.

@@ -256,6 +256,8 @@ def with_detours(
         if place in openable - opened:
           longer.append(f'open {place}')
           opened.add(place)
+    if command.startswith('close '):
+      opened.discard(command[6:])
     if command.startswith('open '):
       if command[5:] in opened:
         continue

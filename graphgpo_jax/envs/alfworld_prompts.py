@@ -96,6 +96,7 @@ def short_prompt(
   history: Sequence[tuple[Observation, str]],
   observation: Observation,
   actions: int,
+  hidden: int = 0,
 ) -> str:
   """Lines of `short_text`, with the room in two: looked into, and the rest.
 
@@ -115,7 +116,7 @@ def short_prompt(
     kind = kind if word.isdigit() else word
   did = [
     action if action in before.admissible else 'nothing'
-    for before, action in history[max(0, len(history) - actions) :]
+    for before, action in history[max(hidden, len(history) - actions) :]
   ]
   return '\n'.join(
     [
@@ -135,11 +136,12 @@ def chat_prompt(
   history: Sequence[tuple[Observation, str]],
   observation: Observation,
   shown: int,
+  hidden: int = 0,
 ) -> str:
   """Task, number of steps, the last steps, what is seen and can be done."""
   seen, _, task = observation.text.rpartition(_TASK)
   # A loop over history[-0:] would show all of it.
-  last = history[max(0, len(history) - shown) :]
+  last = history[max(hidden, len(history) - shown) :]
   steps = [
     f'Step {number}. You saw: {_seen(before)}\nYou did: '
     # What is no action may be long, and is not for the prompt.

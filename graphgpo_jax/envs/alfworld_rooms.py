@@ -160,7 +160,8 @@ def draw(
     kind: one of KINDS.
     split: one of SPLITS; `unseen` has rooms and pairs of its own, `seen` games
       that are not in `train`.
-    receptacles: most of them in the room; up to three may be missing.
+    receptacles: most of them in the room; up to three may be missing. Two more
+      than a kind of room needs are always there, even if that is more.
     objects: in the room besides those of the task; what fits nowhere is left
       out.
   """

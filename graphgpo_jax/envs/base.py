@@ -4,6 +4,7 @@ A task is one fixed start, named by its index; a slot plays one attempt at a
 task. Everything is text on the host: the states become integers later, once.
 """
 
+import numbers
 import operator
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -14,8 +15,8 @@ class Observation(NamedTuple):
 
   Attributes:
     text: what the model is shown of the current state.
-    key: the state's name in the graph; within a task two keys are equal if
-      and only if the states are the same.
+    key: the state's name in the graph: within a task, states of one key are
+      one node. Best if only equal states share one; a coarser key is a choice.
     admissible: the actions the environment offers in this state; never empty
       before the end.
   """
@@ -115,6 +116,8 @@ class Environment(Protocol):
     self,
     history: Sequence[tuple[Observation, str]],
     observation: Observation,
+    *,
+    hidden: int = 0,
   ) -> str:
     """The words shown to the model.
 
@@ -122,6 +125,9 @@ class Environment(Protocol):
       history: the earlier (observation, action) of this attempt, oldest
         first; the environment uses as much of it as it needs.
       observation: the current one.
+      hidden: steps, the oldest, that are counted but not told, so that the
+        prompt gets shorter. Asked for with `sampling.overflow`
+        'drop_history' only.
     """
 
   def parse(self, reply: str) -> tuple[str, bool]:
@@ -171,7 +177,7 @@ def one_each(answers: list, count: int, kind: type = object) -> list:
 
 def is_whole(value) -> bool:
   """Whether a value is an integer, of Python or numpy, and no bool."""
-  return hasattr(value, '__index__') and not isinstance(value, bool)
+  return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def check_whole(field: str, value, *, least: int, most: int | None = None):

@@ -104,8 +104,11 @@ class Pool:
     for task in tasks:
       check_number('task', task, self.num_tasks)
     self._under_way, self._outcomes, self._lost = {}, {}, set()
+    self._finished = []  # no slots, should this fail
+    self._observations = one_each(
+      self._ask('reset', list(tasks)), len(tasks), Observation
+    )
     self._finished = [False] * len(tasks)
-    self._observations = self._ask('reset', list(tasks))
     return list(self._observations)
 
   def solutions(self, tasks: Sequence[int]) -> list[list[str]]:
@@ -137,9 +140,8 @@ class Pool:
     A step that is under way is finished first: a worker has one at a time.
     The function may be called once, and not after a reset.
     """
-    self._check_open()
-    check_slots(slots, actions, self._finished)
     self._finish_step()
+    check_slots(slots, actions, self._finished)
     parts: dict[int, list] = {}
     for pair in zip(slots, actions):
       parts.setdefault(pair[0] % len(self._workers), []).append(pair)

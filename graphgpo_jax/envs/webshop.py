@@ -98,11 +98,15 @@ class WebShop:
     self,
     history: Sequence[tuple[Observation, str]],
     observation: Observation,
+    *,
+    hidden: int = 0,
   ) -> str:
     """Compact: the page and '>'. Chat: task, steps, page and actions."""
     if not self._is_chat:
       return webshop_prompts.compact(observation)
-    return webshop_prompts.chat(history, observation, shown=self._history)
+    return webshop_prompts.chat(
+      history, observation, shown=self._history, hidden=hidden
+    )
 
   def parse(self, reply: str) -> tuple[str, bool]:
     """Reads an action, in any case, see `Environment`."""

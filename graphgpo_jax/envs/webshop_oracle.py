@@ -15,7 +15,7 @@ def plan(catalogue: Catalogue, goal: Goal, *, max_steps: int) -> list[str]:
   top, what has the wanted attributes and price, and goes back where an option
   is missing; as often as the step limit allows. The searches are: attributes
   and kind; then with options; then the title of the product the goal was made
-  from. The first that finds a product of score 1 is taken.
+  from. The first that finds a product of score 1 in time is taken.
 
   Raises:
     ValueError: none of them does.
@@ -29,7 +29,9 @@ def plan(catalogue: Catalogue, goal: Goal, *, max_steps: int) -> list[str]:
       continue
     last = complete[0]
     steps = 3 + last // PER_PAGE + len(offers[last][0])
-    spare = max(0, max_steps - steps) // 2  # each needs a click and a return
+    if steps > max_steps:
+      continue
+    spare = (max_steps - steps) // 2  # each needs a click and a return
     missing = [i for i in range(last) if offers[i][0] is not None][:spare]
     actions, page = [f'search[{query}]'], 0
     for place in (*missing, last):
@@ -39,7 +41,10 @@ def plan(catalogue: Catalogue, goal: Goal, *, max_steps: int) -> list[str]:
       actions += [f'click[{asin}]', 'click[< prev]']
     options = [f'click[{value}]' for value in offers[last][0]]
     return [*actions[:-1], *options, 'click[buy now]']
-  raise ValueError(f'no search finds what {goal.product.asin} was asked for by')
+  raise ValueError(
+    f'no search finds what {goal.product.asin} was asked for by and buys it in '
+    f'{max_steps} steps'
+  )
 
 
 def _queries(goal) -> Iterator[str]:

@@ -70,16 +70,17 @@ def chat(
   observation: Observation,
   *,
   shown: int,
+  hidden: int = 0,
 ) -> str:
   """Task, last steps with their pages, current page, offered actions.
 
   Args:
-    history, observation: see `Environment.prompt`.
-    shown: how many of the last steps to show.
+    history, observation, hidden: see `Environment.prompt`.
+    shown: how many of the last steps to show, at most.
   """
   instruction, page = _split_page(observation.text)
   parts = [_TASK.format(instruction=instruction)]
-  last = history[max(0, len(history) - shown) :]
+  last = history[max(hidden, len(history) - shown) :]
   if last:
     parts.append(_STEPS.format(count=len(history), shown=len(last)))
   first = len(history) - len(last) + 1
@@ -196,11 +197,11 @@ def parse_compact(reply: str) -> tuple[str, bool]:
 def expand(catalogue: Catalogue, session: Session, action: str) -> str:
   """The action of the shop that a compact one means on this page.
 
-  What is no compact action comes back unchanged.
+  Of what is no compact action nothing is left.
   """
   match = _SHORT.fullmatch(action)
   if not match:
-    return action
+    return ''
   kind, words = match.groups()
   if kind is None:
     return f'click[{_WORDS[action]}]'

@@ -42,7 +42,7 @@ def main(channel: int, lifeline: int) -> None:
     try:
       env, failure = make(factory, settings), None
     except Exception as problem:
-      env, failure = None, _words(problem)
+      env, failure = None, words(problem)
     while True:
       method, arguments = pickle.load(requests)
       connection.sendall(_answer(env, failure, method, arguments))
@@ -61,7 +61,7 @@ def _answer(env, failure, method, arguments):
       result = getattr(env, method)(*arguments)
     return pickle.dumps((True, result))
   except Exception as problem:
-    return pickle.dumps((False, _words(problem)))
+    return pickle.dumps((False, words(problem)))
 
 
 def _solution(env, task):
@@ -72,14 +72,15 @@ def _solution(env, task):
     return None
 
 
-def _words(problem):
+def words(problem: Exception) -> str:
+  """Kind, text, file and line of an exception."""
   *_, place = traceback.extract_tb(problem.__traceback__)
   where = f'{os.path.basename(place.filename)}, line {place.lineno}'
   try:
-    words = str(problem)
+    text = str(problem)
   except Exception:  # of the exception's own class
-    words = 'it can not say what happened'
-  return f'{type(problem).__name__}: {words} ({where})'
+    text = 'it can not say what happened'
+  return f'{type(problem).__name__}: {text} ({where})'
 
 
 def _end_with(lifeline):
