@@ -9,6 +9,7 @@ import pytest
 from small import FILE, small_config
 
 from graphgpo_jax import config as configs
+from graphgpo_jax import credit
 from graphgpo_jax.setup import build
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -122,6 +123,17 @@ def test_histories_are_dropped_by_prompts_that_can(tmp_path):
   config.sampling.overflow = 'drop_history'
   with pytest.raises(ValueError, match='overflow: .* prompt takes `hidden`'):
     build(config)
+
+
+@pytest.mark.parametrize(
+  'path', sorted(FILE.parent.glob('*.py')), ids=lambda path: path.stem
+)
+def test_every_config_takes_every_scheme(path):
+  for scheme in (*credit.schemes(), 'tigpo'):
+    config = configs.load(path, scheme)
+    configs.check(config)
+    settings = config.credit.to_dict()
+    credit.bind(settings.pop('scheme'), **settings)
 
 
 def test_keywords_are_named_with_their_section():

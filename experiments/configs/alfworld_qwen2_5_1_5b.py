@@ -71,15 +71,17 @@ def get_config(scheme: str = 'graphgpo') -> ml_collections.ConfigDict:
       'prefill_tokens': 8192,
     }
   )
-  config.batch = {
-    'tasks': 16,
-    'attempts': 8,
-    'mini_batch_steps': 256,
-    'micro_batch_rows': 16,
-    'row_length': 4096,
-    'logit_chunk': 512,
-    'resample_retries': 0,
-  }
+  config.batch.update(
+    {
+      'tasks': 16,
+      'attempts': 8,
+      'mini_batch_steps': 256,
+      'micro_batch_rows': 16,
+      'row_length': 4096,
+      'logit_chunk': 512,
+      'resample_retries': 0,
+    }
+  )
   config.loss.update({'kl_coefficient': 0.01, 'reference': 'host'})
   config.optimizer.learning_rate = 1e-6
   config.warm_start.steps = 0

@@ -60,15 +60,17 @@ def get_config(scheme: str = 'graphgpo') -> ml_collections.ConfigDict:
       'prefill_tokens': 4096,
     }
   )
-  config.batch = {
-    'tasks': 32,
-    'attempts': 8,
-    'mini_batch_steps': 64,
-    'micro_batch_rows': 16,
-    'row_length': 4096,
-    'logit_chunk': 512,
-    'resample_retries': 0,
-  }
+  config.batch.update(
+    {
+      'tasks': 32,
+      'attempts': 8,
+      'mini_batch_steps': 64,
+      'micro_batch_rows': 16,
+      'row_length': 4096,
+      'logit_chunk': 512,
+      'resample_retries': 0,
+    }
+  )
   if config.credit.scheme == 'graphgpo':
     config.credit.omega = 0.8
   config.loss.update({'kl_coefficient': 0.01, 'reference': 'host'})

@@ -44,15 +44,17 @@ def get_config(scheme: str = 'graphgpo') -> ml_collections.ConfigDict:
       'prefill_tokens': 2048,
     }
   )
-  config.batch = {
-    'tasks': 2,
-    'attempts': 4,
-    'mini_batch_steps': 40,
-    'micro_batch_rows': 2,
-    'row_length': 448,
-    'logit_chunk': 32,
-    'resample_retries': 0,
-  }
+  config.batch.update(
+    {
+      'tasks': 2,
+      'attempts': 4,
+      'mini_batch_steps': 40,
+      'micro_batch_rows': 2,
+      'row_length': 448,
+      'logit_chunk': 32,
+      'resample_retries': 0,
+    }
+  )
   config.loss.update({'kl_coefficient': 0.01, 'entropy_coefficient': 0.0})
   config.optimizer.learning_rate = 1e-4
   config.warm_start = {

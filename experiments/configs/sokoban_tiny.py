@@ -14,8 +14,8 @@ import ml_collections
 
 
 def get_config(scheme: str = 'graphgpo') -> ml_collections.ConfigDict:
-  """Config of a scheme: 'graphgpo', 'gigpo', 'grpo', 'tigpo' (half of the tasks
-  are played again 10 updates later) or 'file:function'.
+  """Config of a scheme: one of `credit.schemes`, 'tigpo' (GraphGPO, and half of
+  the tasks are played again 10 updates later) or 'file:function'.
   """
   config = ml_collections.ConfigDict()
   config.seed = 0
@@ -68,11 +68,12 @@ def get_config(scheme: str = 'graphgpo') -> ml_collections.ConfigDict:
     config.credit = {
       'scheme': scheme,
       'preset': 'paper',
-      'mode': 'mean_std_norm',
       'reward_source': 'success',
       'success_reward': 10.0,
       'invalid_action_penalty': 0.1,
     }
+    if scheme not in ('rloo', 'dr_grpo'):  # which divide by no spread
+      config.credit.mode = 'mean_std_norm'
   if scheme in ('gigpo', 'graphgpo'):
     config.credit.update({'episode_weight': 1.0, 'step_weight': 1.0})
   if scheme == 'gigpo':

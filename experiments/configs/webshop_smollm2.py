@@ -42,15 +42,17 @@ def get_config(scheme: str = 'graphgpo') -> ml_collections.ConfigDict:
       'prefill_tokens': 1664,
     }
   )
-  config.batch = {
-    'tasks': 1,
-    'attempts': 2,
-    'mini_batch_steps': 10,
-    'micro_batch_rows': 1,
-    'row_length': 896,
-    'logit_chunk': 32,
-    'resample_retries': 0,
-  }
+  config.batch.update(
+    {
+      'tasks': 1,
+      'attempts': 2,
+      'mini_batch_steps': 10,
+      'micro_batch_rows': 1,
+      'row_length': 896,
+      'logit_chunk': 32,
+      'resample_retries': 0,
+    }
+  )
   config.loss.kl_coefficient = 0.01
   config.optimizer.learning_rate = 1e-4
   config.warm_start = {
