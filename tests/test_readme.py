@@ -12,9 +12,9 @@ ROOT = pathlib.Path(__file__).parents[1]
 TEXT = (ROOT / 'README.md').read_text()
 QUICK = (
   '--config.updates=1 --config.warm_start.steps=2 --config.batch.tasks=4 '
-  '--config.env.train.levels=64 --config.warm_start.tasks=8 '
-  '--config.env.panel.levels=16 --config.evaluation.tasks=16'
+  '--config.warm_start.tasks=8 --config.evaluation.tasks=16'
 )
+FEW = '--config.env.train.levels=64 --config.env.panel.levels=16'
 
 
 def blocks(language):
@@ -30,7 +30,9 @@ def test_readme_has_what_a_reader_looks_for():
   assert len(commands()) >= 6 and len(blocks('python')) >= 2
   for name in re.findall(r'\]\((?!http)(.*?)\)', TEXT):
     assert (ROOT / name).exists(), name
-  for name in re.findall(r'`((?:experiments|benchmarks|tests)/[\w./]+)', TEXT):
+  for name in re.findall(
+    r'`((?:experiments|benchmarks|tests|examples)/[\w./]+)', TEXT
+  ):
     assert (ROOT / name).exists(), name
   targets = re.findall(r'^make (\w+)', '\n'.join(blocks('bash')), re.M)
   makefile = (ROOT / 'Makefile').read_text()
@@ -57,6 +59,7 @@ def folder(tmp_path_factory):
   folder = tmp_path_factory.mktemp('checkout')
   for name in ('graphgpo_jax', 'experiments', 'benchmarks', 'tests'):
     (folder / name).symlink_to(ROOT / name)
+  (folder / 'examples').symlink_to(ROOT / 'examples')
   log = ROOT / 'tests/golden/tiny.rollouts.jsonl'
   shutil.copy(log, folder / 'rollouts.jsonl')
   (folder / '.venv/bin').mkdir(parents=True)
@@ -70,7 +73,7 @@ def test_commands_of_the_readme_run(folder):
   for command in commands():
     quick = command
     if 'experiments/run.py' in command:
-      quick = f'{command} {QUICK}'
+      quick = f'{command} {QUICK} {FEW * ("sokoban" in command)}'
     if 'benchmarks/credit.py' in command:
       quick = f'{command.split(" --")[0]} --sizes 16x8x15 --repeats 2'
     if 'benchmarks/large_log.py' in command:
