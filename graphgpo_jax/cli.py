@@ -75,7 +75,7 @@ def _parser():
   play.add_argument('--episodes', type=int, default=3, help='held-out tasks')
   play.add_argument('--first', type=int, default=0, help='first task')
   play.add_argument('--greedy', action='store_true', help='likeliest actions')
-  tasks = command('tasks', _tasks, 'count the tasks of a config by kind')
+  tasks = command('tasks', _tasks, 'make the tasks of a config, count them')
   tasks.add_argument('--config', required=True, help='FILE[:ARGUMENT]')
   export = command('export', _export, 'write the model of a run for others')
   export.add_argument('--checkpoint', required=True, help='folder of a run')
