@@ -71,3 +71,20 @@ def test_large_log_is_credited_and_measured():
   command = [sys.executable, script, '--tasks', '20', '--longest', '50']
   done = subprocess.run(command, check=True, capture_output=True, text=True)
   assert done.stdout.startswith('20 tasks, ') and 'GiB at most' in done.stdout
+
+
+def test_environments_are_measured(tmp_path):
+  path = tmp_path / 'report.json'
+  command = [sys.executable, SCRIPT.with_name('environments.py')]
+  command += ['--only', 'sokoban,webshop', '--repeats', '1']
+  command += ['--products', '60,80', '--json', path]
+  subprocess.run(command, check=True, timeout=120)
+  report = json.loads(path.read_text())
+  for name in ('sokoban', 'webshop'):
+    for numbers in (report[name]['steps/s'], report[name]['reset ms']):
+      assert 0 < numbers['q1'] <= numbers['median'] <= numbers['q3']
+  assert report['sokoban']['images/s of 16 pixels']['runs'] == 1
+  for size in (60, 80):
+    found = report['webshop'][f'{size} products']
+    assert found['built s'] > found['opened s'] > 0
+    assert found['search ms']['runs'] > 20
