@@ -14,7 +14,7 @@ import protocol  # noqa: E402
 from graphgpo_jax import sharding, update  # noqa: E402
 from graphgpo_jax.models import generation, parameters  # noqa: E402
 from graphgpo_jax.models.decoder import DecoderConfig  # noqa: E402
-from graphgpo_jax.rollout import pack  # noqa: E402
+from graphgpo_jax.packing import pack  # noqa: E402
 from graphgpo_jax.types import Transition  # noqa: E402
 
 CHUNK = 32  # tokens per slice of the vocabulary projection

@@ -88,3 +88,8 @@ def test_environments_are_measured(tmp_path):
     found = report['webshop'][f'{size} products']
     assert found['built s'] > found['opened s'] > 0
     assert found['search ms']['runs'] > 20
+
+
+def test_our_side_of_the_throughput_benchmark_loads():
+  command = [sys.executable, '-c', 'import ours, throughput']
+  subprocess.run(command, check=True, timeout=120, cwd=SCRIPT.parent)
