@@ -112,6 +112,7 @@ def ids_only(walk):
       row=np.arange(size),
       reward=10.0 * walk['success'],
       cost=np.ones(size),
+      credited=np.ones(size, bool),
       last=walk['success'] | walk['truncated'],
       tasks=range(num_tasks),
       texts=[range(walk['state'].max())] * num_tasks,

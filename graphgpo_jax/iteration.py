@@ -97,7 +97,12 @@ def assign(run: Run, steps) -> tuple[np.ndarray, dict]:
   nodes = states.power_of_two(attempts * run.env.max_steps + 2)
   shapes = (tasks, attempts, run.env.max_steps, nodes)
   rollouts = states.pad(steps, shapes=shapes)
-  answer = credit.credit(rollouts, credit_fn=run.credit_fn, mesh=mesh)
+  shared = credit.shared_settings(steps, run.credit_fn)
+  for name, value in shared.items():  # all processes have as many tasks
+    shared[name] = float(sharding.everywhere([value]).mean())
+  answer = credit.credit(
+    rollouts, credit_fn=run.credit_fn, mesh=mesh, shared=shared
+  )
   size = int(steps.row.max()) + 1
   results = credit.in_row_order(rollouts, answer, size)
   kept = ('singleton_share', 'unreachable_share', 'nodes_per_task')

@@ -25,6 +25,7 @@ def standardise(
   ddof: int = 1,
   tie: float = TIE,
   unit: jax.Array | float = 0.0,
+  near: float = 0.0,
 ) -> jax.Array:
   """z-score of every value among the values of its segment.
 
@@ -47,6 +48,8 @@ def standardise(
     tie: how much equal values may differ, relative to the largest magnitude or
       to unit, if that is more.
     unit: of the terms that values are differences of, shape of values or [].
+    near: a value that differs from the mean by no more than this part of the
+      largest magnitude equals it, and gives exactly 0.
 
   Returns:
     float32, shape of values.
@@ -70,6 +73,8 @@ def standardise(
   sums = total(jnp.stack([centred, mask.astype(jnp.float32)], -1))
   count = jnp.maximum(sums[:, 1], 2.0)
   centred = jnp.where(varies, centred - sums[:, 0] / count, 0.0)
+  if near:
+    centred = jnp.where(jnp.abs(centred) * spread > near * size, centred, 0.0)
   if mode == 'mean_norm':
     result = centred * spread
   else:
@@ -94,13 +99,14 @@ def state_segments(rollouts: Rollouts) -> dict:
   }
 
 
-def task_segments(rollouts: Rollouts) -> dict:
-  """Segments 'steps of the same task', as `state_segments`."""
-  task = jnp.arange(rollouts.state.shape[0], dtype=jnp.int32)[:, None, None]
+def task_segments(mask: jax.Array) -> dict:
+  """Segments 'of the same task', as `state_segments`, of a mask [B, ...]."""
+  task = jnp.arange(mask.shape[0], dtype=jnp.int32)
+  task = task.reshape(-1, *(1,) * (mask.ndim - 1))
   return {
-    'segments': jnp.broadcast_to(task, rollouts.state.shape),
-    'mask': rollouts.mask & rollouts.credited,
-    'num_segments': rollouts.state.shape[0],
+    'segments': jnp.broadcast_to(task, mask.shape),
+    'mask': mask,
+    'num_segments': mask.shape[0],
   }
 
 
@@ -199,7 +205,9 @@ def least(
   return result[segments]
 
 
-def largest(first: jax.Array, second: jax.Array, mask: jax.Array) -> jax.Array:
+def task_magnitude(
+  first: jax.Array, second: jax.Array, mask: jax.Array
+) -> jax.Array:
   """Largest magnitude in two arrays [B, M, T] per task, [B, M, T]."""
   size = jnp.maximum(jnp.abs(first), jnp.abs(second))
   size = jnp.where(mask, size, 0.0).max((1, 2), keepdims=True)
@@ -232,14 +240,23 @@ def subtract_penalty(values: jax.Array, penalty: jax.Array) -> jax.Array:
 
 
 def step_returns(
-  rollouts: Rollouts, *, gamma: float, reward_source: str, success_reward: float
+  rollouts: Rollouts,
+  *,
+  gamma: float,
+  reward_source: str,
+  success_reward: float,
+  penalty: float = 0.0,
 ) -> jax.Array:
-  """G_t = r_t + gamma * G_{t+1} of every step, [B, M, T]."""
+  """G_t = r_t + gamma * G_{t+1}, less penalty if step t is invalid, [B, M, T].
+
+  What an invalid step loses is its own; the steps before it do not see it.
+  """
   rewards = step_rewards(
     rollouts, reward_source=reward_source, success_reward=success_reward
   )
   rewards = jnp.where(rollouts.mask, rewards, 0.0)
-  return discounted_returns(rewards, gamma=gamma)
+  returns = discounted_returns(rewards, gamma=gamma)
+  return subtract_penalty(returns, penalty * ~rollouts.valid)
 
 
 def discounted_returns(rewards: jax.Array, *, gamma: float) -> jax.Array:

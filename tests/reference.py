@@ -54,8 +54,7 @@ def z(values, mode='mean_std_norm', eps=0.0, ddof=1):
   x = np.asarray(values, np.float64)
   if len(x) < 2 or np.max(x) - np.min(x) <= TIE * np.max(np.abs(x)):
     return np.zeros(len(x))
-  # fsum makes the mean independent of the order of the rows.
-  centred = x - math.fsum(x) / len(x)
+  centred = x - math.fsum(x) / len(x)  # fsum: in any order of the rows
   if mode == 'mean_norm':
     return centred
   variance = math.fsum(centred**2) / (len(x) - ddof)
@@ -75,8 +74,8 @@ def raw_distances(rows):
       out_of.append((rows[n]['state'], end))
       into[end].append((rows[n]['state'], _cost(rows[n])))
     found = _dijkstra(into, goal)
-    d_state[members] = [found.get(state, math.inf) for state, _ in out_of]
-    d_next[members] = [found.get(end, math.inf) for _, end in out_of]
+    both = [[found.get(x, math.inf) for x in edge] for edge in out_of]
+    d_state[members], d_next[members] = np.transpose(both)
   return d_state, d_next
 
 
@@ -174,7 +173,8 @@ def graph_term(rows, **settings):
 def hgpo(rows, **settings):
   """Section 4 [N]: levels k = 1..history+1 of z(G_t | last k states), ddof 0.
 
-  A = sum_k (k+1)^alpha A_k / sum_k (k+1)^alpha over levels with A_k != 0.
+  A = sum_k (k+1)^alpha A_k / sum_k (k+1)^alpha over levels with A_k != 0. That
+  is 0 too where G_t is its group's mean, to 5e-7 of the largest |G_t|.
   """
   s = _settings(settings)
   returns = _step_returns(rows, s)
@@ -190,7 +190,9 @@ def hgpo(rows, **settings):
         groups[rows[n]['task'], *states[-k:]].append(n)
     level = np.zeros(len(rows))
     for members in groups.values():
-      level[members] = _z(returns[members], s, ddof=0)
+      x = returns[members]
+      differs = abs(x - x.mean()) > 5e-7 * abs(x).max()
+      level[members] = _z(x, s, ddof=0) * differs
     weight = (k + 1.0) ** s['length_weight_alpha']
     total += weight * level
     weights += weight * (level != 0)
@@ -271,16 +273,15 @@ def toy_rows():
       success, terminal = next_state == 'G', 2 * t + 3 == len(words)
       row = {'task': 'toy', 'attempt': attempt, 'step': t, 'state': state}
       row |= {'action': action, 'next_state': next_state}
-      row |= {'reward': 10.0 * success, 'success': success}
+      row |= {'reward': 10.0 * success, 'success': success, 'valid': True}
       rows.append(row | {'terminal': terminal, 'truncated': False})
-      rows[-1]['valid'] = True
   return rows
 
 
 def _settings(overrides):
-  settings = {**PAPER, **overrides}
-  for key in settings.keys() - PAPER.keys():
+  for key in overrides.keys() - PAPER.keys():
     raise ValueError(f'unknown setting {key!r}')
+  settings = {**PAPER, **overrides}
   for key, choices in CHOICES.items():
     if settings[key] not in choices:
       raise ValueError(f'{key}: {settings[key]!r} is not one of {choices}')

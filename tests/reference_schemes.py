@@ -3,6 +3,9 @@
 Shares no code with graphgpo_jax. Rows as in `reference`; every function returns
 the step term alone, float64 [N] in the order of the rows, unless it says
 otherwise. Costs discount as that many steps.
+
+TOY is the check table typed in, of numbers that no code here made: step
+terms of `reference.toy_rows` by edge, or by edge and attempt.
 """
 
 import math
@@ -12,6 +15,29 @@ import numpy as np
 import reference
 
 GOAL = object()
+COLUMNS = ('gigpo', 'graphgpo .1', 'graphgpo .8')
+COLUMNS += ('hgpo', 'g2po C1', 'crbc', 'graphhca')
+TOY = {
+  'A-a1-B': (0.7894, 1.0954, 1.095, 0.8826, 1.0954, 1.2247, 1.0954),
+  'A-a2-C t1': (0.6059, -0.7303, -0.730, 0.6775, -0.7303, -0.8165, -0.7303),
+  'A-a2-C': (-1.0924, -0.7303, -0.730, -1.2213, -0.7303, -0.8165, -0.7303),
+  'C-c1-A': (1.5000, 1.4942, 1.346, 1.5413, 1.3696, 1.6383, 1.1444),
+  'C-c3-C': (-0.5000, -0.3735, 0.176, -0.6552, 0.1202, -0.0162, 0.5328),
+  'C-c2-D t2': (-0.5000, -0.5603, -0.761, -0.6552, -0.7449, -0.8111, -0.8386),
+  'C-c2-D t3': (-0.5000, -0.5603, -0.761, -0.5774, -0.7449, -0.8111, -0.8386),
+  'B-b1-G': (0, 0, 0, 0, 0, 0, 0),
+  'D-d1-E': (0, 0, 0, 0, 0, 0, 0),
+}
+
+
+def toy_column(name):
+  """A column of TOY for every row of `reference.toy_rows`."""
+  column, credit = COLUMNS.index(name), []
+  for row in reference.toy_rows():
+    edge = f'{row["state"]}-{row["action"]}-{row["next_state"]}'
+    line = TOY.get(f'{edge} {row["attempt"]}') or TOY[edge]
+    credit.append(line[column])
+  return np.array(credit)
 
 
 def groups(rows, *fields):
@@ -147,8 +173,11 @@ def gagpo(rows, *, gamma=0.95, lam=0.95, penalty=0.1):
 
 
 def progress(rows, *, weight=0.3, all_fail_share=1.0):
-  """Section 11: z of (distinct states - 1) / T_i where no attempt succeeded."""
-  result = np.zeros(len(rows))
+  """Section 11, the whole advantage.
+
+  A_E; where no attempt succeeded z of (distinct states - 1) / T_i in its place.
+  """
+  result = reference.grpo(rows)
   for task in groups(rows, 'task'):
     if any(rows[n]['success'] for n in task):
       continue

@@ -111,6 +111,9 @@ def test_step_values_invert_edge_values():
   there = graphs.edge_values(jnp.asarray(values))
   back = graphs.step_values(there, rollouts)
   np.testing.assert_array_equal(back, values.astype(np.float32))
+  _, attempts, steps = values.shape
+  edge = attempts * steps + 3 * attempts + 2  # of task 1, step 3, attempt 2
+  assert there[edge] == np.float32(values[1, 2, 3])
 
 
 def test_unreachable_nodes_lie_one_largest_cost_beyond_the_furthest():

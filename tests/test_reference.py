@@ -8,28 +8,13 @@ import random
 import numpy as np
 import pytest
 import reference
+import reference_schemes as oracles
 from scipy.sparse import csgraph
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
 NAMES = ('tiny', 'mixed', 'sparse', 'long')
 SCHEMES = ('grpo', 'gigpo', 'graphgpo', 'hgpo', 'g2po')
 EXPONENTS = ('paper', 'next_distance', 'relative')
-
-# Step terms by hand: GiGPO, GraphGPO omega .1 and .8, HGPO, G2PO C1.
-TOY = {
-  ('t0', 0): (0.7894, 1.0954, 1.095, 0.8826, 1.0954),
-  ('t0', 1): (0, 0, 0, 0, 0),
-  ('t1', 0): (0.6059, -0.7303, -0.730, 0.6775, -0.7303),
-  ('t1', 1): (1.5000, 1.4942, 1.346, 1.5413, 1.3696),
-  ('t1', 2): (0.7894, 1.0954, 1.095, 0.8826, 1.0954),
-  ('t1', 3): (0, 0, 0, 0, 0),
-  ('t2', 0): (-1.0924, -0.7303, -0.730, -1.2213, -0.7303),
-  ('t2', 1): (-0.5000, -0.5603, -0.761, -0.6552, -0.7449),
-  ('t2', 2): (0, 0, 0, 0, 0),
-  ('t3', 0): (-1.0924, -0.7303, -0.730, -1.2213, -0.7303),
-  ('t3', 1): (-0.5000, -0.3735, 0.176, -0.6552, 0.1202),
-  ('t3', 2): (-0.5000, -0.5603, -0.761, -0.5774, -0.7449),
-}
 
 
 def golden(name):
@@ -112,15 +97,19 @@ def test_noisy_rows_get_zero():
 
 def test_toy_table():
   rows = reference.toy_rows()
-  columns = (
-    reference.gigpo(rows, episode_weight=0),
-    step_term(rows, omega=0.1),
-    step_term(rows, omega=0.8),
-    reference.hgpo(rows),
-    reference.g2po_terms(rows)[0],
-  )
-  expected = [TOY[row['attempt'], row['step']] for row in rows]
-  np.testing.assert_allclose(np.stack(columns, 1), expected, rtol=0, atol=1e-3)
+  columns = {
+    'gigpo': reference.gigpo(rows, episode_weight=0),
+    'graphgpo .1': step_term(rows, omega=0.1),
+    'graphgpo .8': step_term(rows, omega=0.8),
+    'hgpo': reference.hgpo(rows),
+    'g2po C1': reference.g2po_terms(rows)[0],
+    'crbc': oracles.crbc(rows),
+    'graphhca': oracles.graphhca(rows),
+  }
+  assert tuple(columns) == oracles.COLUMNS
+  for name, ours in columns.items():
+    expected = oracles.toy_column(name)
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-3)
 
 
 def test_toy_distances_and_episode_term():

@@ -7,8 +7,9 @@ import types
 import jax
 import numpy as np
 import pytest
+from rollouts import random_rows
 
-from graphgpo_jax import iteration, metrics, rollout, states
+from graphgpo_jax import credit, iteration, metrics, rollout, states
 from graphgpo_jax import log as logs
 from graphgpo_jax.envs import sokoban
 from graphgpo_jax.evaluate import attempt_totals, evaluate, play, wilson
@@ -345,6 +346,30 @@ def test_mini_batches_cover_all_steps_evenly(monkeypatch, count):
   sizes = [len(part) for part in parts]
   assert max(sizes) <= 64 and max(sizes) - min(sizes) <= 1
   assert done == len(parts) == -(-count // 64)
+
+
+def test_training_knows_how_many_tasks_failed():
+  rows = random_rows(0, tasks=8)
+  steps = states.index_steps(logs.columns(rows))
+  failed = set(range(8)) - set(steps.task[steps.success].tolist())
+  assert 0 < len(failed) < 8
+  credit_fn = credit.bind('progress')
+  space = types.SimpleNamespace
+  run = space(
+    config=space(
+      batch=space(tasks=8, attempts=int(steps.attempt.max()) + 1),
+      history=space(tasks=0),
+    ),
+    env=space(max_steps=int(steps.step.max()) + 1),
+    credit_fn=credit_fn,
+  )
+  found, _ = iteration.assign(run, steps)
+  expected = credit.credit_steps(steps, credit_fn)['advantage']
+  np.testing.assert_allclose(found, expected, atol=1e-6)
+  whole = credit.credit_steps(
+    steps, credit.bind('progress', all_fail_share=1.0)
+  )['advantage']
+  assert abs(found - whole).max() > 0.01
 
 
 def test_wilson_interval_by_hand():

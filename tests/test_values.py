@@ -10,6 +10,7 @@ import reference_schemes as oracles
 from credited import SHAPE, STEP_TERM, batch, found
 from rollouts import attempt_rows, random_rows
 
+from graphgpo_jax import credit as credits
 from graphgpo_jax import graph as graphs
 from graphgpo_jax import segments, states, values
 
@@ -30,15 +31,69 @@ def test_crbc_without_discount_is_reachability_on_chains():
     np.testing.assert_allclose(near, reachable, atol=1e-5)
 
 
-@pytest.mark.parametrize('scheme', ['crbc', 'graphhca'])
-def test_dense_equals_iteration(scheme):
+@pytest.mark.parametrize('discount', [0.95, 0.98])
+def test_dense_equals_iteration(discount):
   for seed in range(3):
-    rows = random_rows(seed, tasks=5, costs=True)
+    *_, graph = batch(seed)
     dense, iterated = (
-      found(rows, scheme, solver=solver) for solver in ('dense', 'iteration')
+      values.mean_values(graph, discount=discount, solver=solver)
+      for solver in ('dense', 'iteration')
     )
-    assert abs(dense).max() > 1
-    np.testing.assert_allclose(dense, iterated, atol=1e-3)
+    assert ((dense > 0.01) & (dense < 0.9)).sum() > 10
+    np.testing.assert_allclose(dense, iterated, rtol=2e-5)
+
+
+def slow_rows(length=30):
+  """A task of one way and its setbacks: many rounds until its values settle."""
+  rows = attempt_rows([f'p{i}' for i in range(length, -1, -1)], task='slow')
+  for i in range(1, length):
+    back = [f'p{i}', f'p{min(i + 3, length)}']
+    rows += attempt_rows(back, task='slow', attempt=i, success=False)
+    rows[-1]['terminal'], rows[-1]['truncated'] = False, True
+    rows += attempt_rows([*back, f'p{i}'], task='slow', attempt=99 + i)
+    rows[-1]['success'] = False
+  return rows
+
+
+@pytest.mark.parametrize('solver', ['dense', 'iteration'])
+def test_a_task_alone_has_the_same_values_to_the_last_bit(solver, monkeypatch):
+  monkeypatch.setattr(values, 'DENSE_ENTRIES', 3 * 64**2)  # 3 tasks at a time
+  rows = random_rows(20, tasks=1, costs=True)
+  others = slow_rows() + random_rows(21, tasks=7, costs=True)
+  others = [row | {'task': f'z {row["task"]}'} for row in others]
+  run = jax.jit(
+    lambda graph: values.mean_values(graph, discount=0.98, solver=solver)
+  )
+  soft = jax.jit(
+    lambda graph: values.soft_distances(graph, omega=0.8, power=2.0)
+  )
+  alone, among = (
+    states.intern(table, shapes=(size, 60, 31, 64))
+    for size, table in ((1, rows), (9, rows + others))
+  )
+  for fn in (run, soft):
+    first = np.asarray(fn(graphs.build_graph(alone)))
+    both = np.asarray(fn(graphs.build_graph(among)))
+    np.testing.assert_array_equal(both[:64], first)
+    assert len(set(first)) > 5 and not np.array_equal(both[64:128], first)
+
+
+def test_nodes_of_a_task_alone_choose_the_solver(monkeypatch):
+  chosen = []
+  for name in ('_solve', '_approach'):
+    monkeypatch.setattr(values, name, lambda *_, name=name: chosen.append(name))
+  monkeypatch.setattr(values, 'DENSE_NODES', 16)
+  for tasks, nodes in ((1, 16), (40, 16), (1, 32), (40, 32)):
+    rollouts = states.intern(random_rows(0), shapes=(tasks + 2, 5, 12, nodes))
+    values.mean_values(graphs.build_graph(rollouts), discount=0.9)
+  assert chosen == ['_solve', '_solve', '_approach', '_approach']
+
+
+def test_large_tasks_do_not_pad_small_ones_to_another_solver(monkeypatch):
+  monkeypatch.setattr(credits, 'DENSE_NODES', 8)
+  sizes = np.array([[4, 5, 6], [4, 5, 20], [2, 3, 8], [3, 9, 9]])
+  found = {tuple(tasks): shape for tasks, shape in credits._buckets(sizes)}
+  assert found == {(0, 2): (2, 4, 8, 8), (1, 3): (2, 4, 16, 32)}
 
 
 def test_values_of_both_solvers_keep_their_digits():
@@ -64,7 +119,7 @@ def test_where_no_way_leads_to_the_goal_no_value_is_left(monkeypatch):
   monkeypatch.syspath_prepend(BENCHMARKS)
   import credit as benchmark  # the script, not graphgpo_jax.credit
 
-  rollouts = benchmark.ids_only(benchmark.play(16, 8, 50, seed=1))
+  rollouts = states.intern(benchmark.walks(16, 8, 50, seed=1))
   graph = graphs.build_graph(rollouts)
   ways = graphs.without_failed_ends(graph)
   lost = np.isinf(graphs.goal_distances(ways, steps=50))
@@ -177,6 +232,32 @@ def test_expected_backup_does_not_credit_luck():
     row['action'] += row['next_state']
   calm = found(rows, 'graphgpo', shapes, backup='expected', **settings)
   np.testing.assert_allclose(calm, least, atol=1e-5)
+
+
+def test_expected_credit_follows_expected_distances():
+  """An action that wins more often than not, and is still the longer way."""
+  rows = attempt_rows(['start', 'bend', 'goal'])
+  for attempt in range(1, 6):
+    won = attempt < 4
+    end = 'goal' if won else 'pit'
+    rows += attempt_rows(['start', end], attempt=attempt, success=won)
+    rows[-1]['action'] = 'jump'
+  rows += attempt_rows(['start', 'ditch'], attempt=6, success=False)
+  rows[-1]['action'] = 'dig'
+  rollouts = states.intern(rows)
+  graph = graphs.build_graph(rollouts)
+  distance = values.expected_distances(graph, omega=0.8)
+  assert distance[rollouts.state[0, 0, 0]] == 2  # 0.8 ** 2 > 0.6 * 0.8
+  credit = found(
+    rows, 'graphgpo', (1, 7, 2, 8), backup='expected', omega=0.8, **STEP_TERM
+  )
+  jump = credit[[2, 3, 4, 5, 6]]
+  assert credit[0] > jump.max() == jump.min() > credit[7]
+  # omega^length: 0.8 ** 2, 0.6 * 0.8 and, one step more than the longest, that
+  # times 0.8.
+  reward = np.array([0.64, *[0.48] * 5, 0.48 * 0.8])
+  expected = (reward - reward.mean()) / reward.std(ddof=1)
+  np.testing.assert_allclose(credit[[0, *range(2, 8)]], expected, rtol=1e-4)
 
 
 def test_expected_distances_equal_value_iteration():

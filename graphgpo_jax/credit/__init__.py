@@ -7,7 +7,6 @@ named by its file here ('graphgpo') or by a dotted path ('package.file:name').
 import functools
 import importlib
 import inspect
-import numbers
 import pkgutil
 from collections.abc import Callable
 
@@ -16,12 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphgpo_jax import graph as graphs
-from graphgpo_jax import merging, segments, states
+from graphgpo_jax import merging, states
 from graphgpo_jax.credit.check import check as check
+from graphgpo_jax.credit.settings import check_value
 from graphgpo_jax.log import LogError, columns
 from graphgpo_jax.paths import load_function
 from graphgpo_jax.types import CreditFn, Rollouts
-from graphgpo_jax.values import SOLVERS
+from graphgpo_jax.values import DENSE_NODES
 
 PRESETS = {
   'paper': {},  # the functions' own defaults
@@ -32,42 +32,7 @@ PRESETS = {
     'exponent': 'next_distance',
   },
 }
-CHOICES = {
-  'mode': segments.MODES,
-  'reward_source': segments.REWARD_SOURCES,
-  'episode_statistics': ('trajectories', 'rows'),
-  'episode_attempts': ('credited', 'all'),
-  'exponent': ('paper', 'next_distance', 'relative'),
-  'backup': ('min', 'soft', 'expected'),
-  'failed_ends': ('state', 'nothing'),
-  'solver': SOLVERS,
-  'base_group': (False, True),
-  'invalid_action_penalty_in_step': (False, True),
-}
-LARGEST = 1e30  # what is computed with must stay a float32 number
-RANGES = {  # key: (holds, words)
-  'eps': (lambda x: x >= 0, 'a number >= 0'),
-  'success_reward': (lambda x: x >= 1 / LARGEST, 'a number > 0'),
-  'invalid_action_penalty': (lambda x: x >= 0, 'a number >= 0'),
-  'episode_weight': (lambda x: True, 'any finite number'),
-  'step_weight': (lambda x: True, 'any finite number'),
-  'omega': (lambda x: 0 < x < 1, 'a number with 0 < omega < 1'),
-  'power': (lambda x: x >= 1, 'a number >= 1'),
-  'gamma': (lambda x: 0 <= x <= 1, 'a number with 0 <= gamma <= 1'),
-  'lam': (lambda x: 0 <= x <= 1, 'a number with 0 <= lam <= 1'),
-  'beta': (lambda x: 0 <= x <= 1, 'a number with 0 <= beta <= 1'),
-  'sigma_floor': (lambda x: x >= 1 / LARGEST, 'a number > 0'),
-  'discount': (lambda x: 0 < x < 1, 'a number with 0 < discount < 1'),
-  'floor': (lambda x: 0 < x < 1, 'a number with 0 < floor < 1'),
-  'history': (
-    lambda x: isinstance(x, int) and 0 <= x <= 64,
-    'an integer from 0 to 64',
-  ),
-  'length_weight_alpha': (lambda x: abs(x) <= 16, 'a number from -16 to 16'),
-  'weight': (lambda x: True, 'any finite number'),
-  'all_fail_share': (lambda x: 0 <= x <= 1, 'a number from 0 to 1'),
-}
-NOT_SCHEMES = ('check',)
+NOT_SCHEMES = ('check', 'settings')
 SLOTS_PER_CALL = 1 << 20  # step slots; keeps a call's arrays near 100 MB
 
 
@@ -111,7 +76,8 @@ def bind(
   Args:
     scheme: see `load`.
     preset: 'paper' (the default) or 'reference'; for named schemes only.
-    **settings: keywords of the scheme; they win over the preset.
+    **settings: keywords of the scheme; they win over the preset. Values are
+      checked for schemes of this package; another function checks its own.
 
   Returns:
     The same object for the same arguments, so that a jitted function that takes
@@ -131,7 +97,11 @@ def bind(
       'preset: only for named schemes; a function has its own defaults'
     )
   for key, value in settings.items():
-    _check_setting(key, value, keys)
+    if keys is not None and key not in keys:
+      allowed = ', '.join(keys) or 'none'
+      raise ValueError(f'setting {key!r}: unknown, allowed: {allowed}')
+    if _is_ours(function):
+      check_value(key, value)
   defaults = PRESETS[preset or 'paper'] if named else {}
   chosen = {k: v for k, v in defaults.items() if k in keys} | settings
   try:
@@ -153,22 +123,9 @@ def _keys(function):
   return [p.name for p in parameters if p.kind is kinds.KEYWORD_ONLY]
 
 
-def _check_setting(key, value, keys):
-  if keys is not None and key not in keys:
-    allowed = ', '.join(keys) or 'none'
-    raise ValueError(f'setting {key!r}: unknown, allowed: {allowed}')
-  allowed = None
-  if key in CHOICES:
-    fits = any(value == x and type(value) is type(x) for x in CHOICES[key])
-    allowed = ', '.join(map(str, CHOICES[key]))
-  elif key in RANGES:
-    holds, allowed = RANGES[key]
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    fits = number and abs(value) <= LARGEST and holds(value)
-    allowed += ' (up to 1e30)'
-  if allowed and not fits:
-    found = ascii(value)[:60]
-    raise ValueError(f'setting {key!r}: found {found}, allowed: {allowed}')
+def _is_ours(function):
+  function = getattr(function, 'func', function)  # of a functools.partial
+  return str(getattr(function, '__module__', '')).startswith(f'{__name__}.')
 
 
 @functools.lru_cache(256)
@@ -178,7 +135,11 @@ def _partial(function, settings):
 
 @functools.partial(jax.jit, static_argnames=('credit_fn', 'mesh'))
 def credit(
-  rollouts: Rollouts, *, credit_fn: CreditFn, mesh: jax.sharding.Mesh = None
+  rollouts: Rollouts,
+  *,
+  credit_fn: CreditFn,
+  mesh: jax.sharding.Mesh = None,
+  shared: dict | None = None,
 ) -> dict[str, jax.Array]:
   """Graph, distances and advantages of a batch in one call.
 
@@ -187,6 +148,8 @@ def credit(
     credit_fn: static; `bind` gives the same object for the same settings.
     mesh: static; the tasks are divided among its devices, which then work
       without a word between them. B must be a multiple of their number.
+    shared: more keywords of credit_fn, of `shared_settings`. They are traced:
+      other numbers compile nothing anew.
 
   Returns:
     'advantage', and 'distance', 'next_distance' (of state and next state,
@@ -194,8 +157,9 @@ def credit(
     bool: the state has a path to the goal.
   """
   run = functools.partial(_credit, credit_fn=credit_fn)
+  shared = shared or {}
   if mesh is None:
-    return run(rollouts)
+    return run(rollouts, shared)
   if rollouts.state.shape[0] % mesh.size:
     raise ValueError(
       f'{rollouts.state.shape[0]} tasks cannot be divided evenly among '
@@ -203,13 +167,17 @@ def credit(
     )
   by_task = jax.P(mesh.axis_names)
   return jax.shard_map(
-    run, mesh=mesh, in_specs=by_task, out_specs=by_task, check_vma=False
-  )(rollouts)
+    run,
+    mesh=mesh,
+    in_specs=(by_task, jax.P()),
+    out_specs=by_task,
+    check_vma=False,
+  )(rollouts, shared)
 
 
-def _credit(rollouts, credit_fn):
+def _credit(rollouts, shared, credit_fn):
   graph = graphs.build_graph(rollouts)
-  advantage = credit_fn(rollouts, graph)
+  advantage = credit_fn(rollouts, graph, **shared)
   if jnp.shape(advantage) != rollouts.state.shape:
     raise ValueError(
       f'a scheme returns [B, M, T] = {rollouts.state.shape}, found '
@@ -234,6 +202,20 @@ def _credit(rollouts, credit_fn):
   }
 
 
+def shared_settings(steps: states.Steps, credit_fn: CreditFn) -> dict:
+  """Settings of a scheme that all tasks of a batch decide together.
+
+  That is all_fail_share of `progress`, unless it was set: the share of the
+  tasks in which no attempt succeeded. Pass it to `credit` as `shared`.
+  """
+  chosen = getattr(credit_fn, 'keywords', {})
+  keys = (_keys(credit_fn) or []) if _is_ours(credit_fn) else []
+  if 'all_fail_share' not in keys or 'all_fail_share' in chosen:
+    return {}
+  solved = len(np.unique(steps.task[steps.success]))
+  return {'all_fail_share': 1 - solved / len(np.unique(steps.task))}
+
+
 def credit_steps(steps: states.Steps, credit_fn: CreditFn) -> dict:
   """`credit` for any mix of task sizes: results in row order.
 
@@ -244,9 +226,10 @@ def credit_steps(steps: states.Steps, credit_fn: CreditFn) -> dict:
     LogError: an advantage is not finite.
   """
   results, size = {}, int(steps.row.max()) + 1
+  shared = shared_settings(steps, credit_fn)
   for tasks, shapes in _buckets(steps.sizes()):
     rollouts = states.pad(states.select(steps, tasks), shapes=shapes)
-    answer = credit(rollouts, credit_fn=credit_fn)
+    answer = credit(rollouts, credit_fn=credit_fn, shared=shared)
     for name, values in in_row_order(rollouts, answer, size).items():
       if name in results:
         results[name] += values
@@ -279,11 +262,15 @@ def _buckets(sizes):
   """Yields (tasks, shapes): similar tasks that go through one call.
 
   All tasks together if that fits one call: compiling costs more than padding.
+  Only that `values` solves those beyond DENSE_NODES in another way: they stay
+  apart, so that no task changes another one's numbers.
   """
   powers = np.array([[states.power_of_two(x) for x in row] for row in sizes])
-  largest = powers.max(0)
-  if len(sizes) * largest[0] * max(largest[1:]) <= SLOTS_PER_CALL:
-    powers[:] = largest
+  small = powers[:, 2] <= DENSE_NODES
+  for part in (small, ~small):
+    largest = powers[part].max(0, initial=1)
+    if part.sum() * largest[0] * max(largest[1:]) <= SLOTS_PER_CALL:
+      powers[part] = largest
   for shape in np.unique(powers, axis=0):
     tasks = np.flatnonzero((powers == shape).all(1))
     room = max(1, SLOTS_PER_CALL // int(shape[0] * shape[1]))

@@ -35,7 +35,9 @@ def advantages(
 
   T_i is the number of steps of the attempt, t counts from 0, R_i is its return
   without penalty. After a last step V is success_reward, or 0 without success.
-  Source: arXiv:2606.22995. A_E is `grpo.advantages`.
+  Source: arXiv:2606.22995. A_E is `grpo.advantages`. Gains V(s') - V(s) tie
+  within 1e-6 of the task's largest V, not of the largest gain: float32 rounds
+  the two values, however little they differ.
 
   Args:
     rollouts: arrays [B, M, T].
@@ -81,7 +83,7 @@ def advantages(
     after - here,
     mode=mode,
     eps=eps,
-    unit=segments.largest(here, after, rollouts.mask),
-    **segments.task_segments(rollouts),
+    unit=segments.task_magnitude(here, after, rollouts.mask),
+    **segments.task_segments(rollouts.mask & rollouts.credited),
   )
   return episode_weight * episode + step_weight * (first + second)

@@ -31,7 +31,9 @@ def advantages(
 
   where r_t is the reward less invalid_action_penalty if the step is invalid.
   Source: arXiv:2605.13217. The formula is only medium sure: it has not been
-  compared with the authors' code. No episode term.
+  compared with the authors' code. No episode term. Sums tie within 1e-5 of the
+  task's largest reward or V: each adds up to T differences of values, with the
+  float32 rounding of all of them.
 
   Args:
     rollouts: arrays [B, M, T].
@@ -63,8 +65,7 @@ def advantages(
     segments.discounted_returns(delta, gamma=gamma * lam),
     mode=mode,
     eps=eps,
-    # Sums of differences of values, each with the values' rounding.
     tie=1e-5,
-    unit=segments.largest(here, rewards, rollouts.mask),
-    **segments.task_segments(rollouts),
+    unit=segments.task_magnitude(here, rewards, rollouts.mask),
+    **segments.task_segments(rollouts.mask & rollouts.credited),
   )

@@ -59,11 +59,10 @@ def advantages(
     episode_statistics=episode_statistics,
     **source,
   )
-  returns = segments.step_returns(rollouts, gamma=gamma, **source)
-  if invalid_action_penalty_in_step:
-    returns = segments.subtract_penalty(
-      returns, invalid_action_penalty * ~rollouts.valid
-    )
+  penalty = invalid_action_penalty if invalid_action_penalty_in_step else 0.0
+  returns = segments.step_returns(
+    rollouts, gamma=gamma, penalty=penalty, **source
+  )
   step = segments.standardise(
     returns, mode=mode, eps=eps, **segments.state_segments(rollouts)
   )

@@ -1,5 +1,7 @@
 """GraphGPO: credit for how much a step shortens the way to the goal."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import jraph
@@ -49,9 +51,11 @@ def advantages(
       eps = 0 and equal costs the three agree under 'mean_std_norm', since the
       factor cancels (where no penalty is subtracted in the step).
     backup: d(s) from the edges of s: 'min' as in the paper; 'soft', omega^d(s)
-      is a power mean over edges; 'expected', for stochastic environments: edges
-      of one state and action are averaged by frequency, omega^d(s) is the best
-      action's mean, and d(s') + c is the action's own length.
+      is a power mean over edges; 'expected', for stochastic environments: an
+      action has a length l, omega^l is the mean of omega^(d(s') + c) over its
+      edges (0 for those without a way to the goal), d(s) is the least l, and
+      R_G takes l for d(s') + c. An action of which no edge has a way is longer
+      than all that have one.
     power: p >= 1 of 'soft'. 1 is the mean (GraphHCA's Phi with discount omega,
       where failed_ends is 'nothing'), large ones come to 'min'.
     failed_ends: a failed or truncated last step leads to its next 'state', as
@@ -85,15 +89,25 @@ def advantages(
   penalty = None
   if invalid_action_penalty_in_step:
     penalty = invalid_action_penalty / success_reward * ~rollouts.valid
-  reward = _rewards(
-    *_exponents(rollouts, graph, omega, exponent, backup, power, failed_ends),
+  exponents, distance = _exponents(
+    rollouts,
+    graph,
+    omega=omega,
+    exponent=exponent,
+    backup=backup,
+    power=power,
+    failed_ends=failed_ends,
+  )
+  reward = success_reward * _rewards(
+    exponents,
+    distance,
     penalty,
-    omega,
     groups,
+    omega=omega,
     rescale=mode == 'mean_std_norm' and eps == 0,
+    # Softened distances are means of float32 powers, to 1e-6 per round.
     tie=segments.TIE if backup == 'min' else values.TIE,
   )
-  reward *= success_reward
   step = segments.standardise(reward, mode=mode, eps=eps, **groups)
   if exponent == 'paper':
     solved = rollouts.success.any((1, 2), keepdims=True)
@@ -101,7 +115,7 @@ def advantages(
   return episode_weight * episode + step_weight * step
 
 
-def _exponents(rollouts, graph, omega, exponent, backup, power, failed_ends):
+def _exponents(rollouts, graph, *, omega, exponent, backup, power, failed_ends):
   """Exponent of omega and d(s) for every step, [B, M, T] each."""
   ways = graph
   if failed_ends == 'nothing':
@@ -115,14 +129,19 @@ def _exponents(rollouts, graph, omega, exponent, backup, power, failed_ends):
   distance = graphs.fill_unreachable(raw, graph)
   here = graphs.node_values(distance, rollouts.state)
   after = graphs.node_values(distance, rollouts.next_state)
+  beyond = graphs.unreachable_distance(raw, graph)[:, None, None]
   if failed_ends == 'nothing':
-    beyond = graphs.unreachable_distance(raw, graph)[:, None, None]
     failed = graphs.last_steps(rollouts) & ~rollouts.success
     after = jnp.where(failed, beyond, after)
   if backup == 'expected':
-    lengths = graphs.edge_values(after + rollouts.cost)
-    lengths = values.action_means(graph, lengths, omega=omega)
-    after = graphs.step_values(lengths, rollouts) - rollouts.cost
+    means = functools.partial(values.action_means, graph, omega=omega)
+    lengths = means(ways.edges['cost'] + raw[graph.receivers])
+    lengths = graphs.step_values(lengths, rollouts)
+    found = jnp.isfinite(lengths)
+    longest = jnp.where(found, lengths, 0.0).max((1, 2), keepdims=True)
+    lost = jnp.maximum(beyond, longest) + rollouts.cost
+    lost = graphs.step_values(means(graphs.edge_values(lost)), rollouts)
+    after = jnp.where(found, lengths, lost) - rollouts.cost
   if exponent == 'next_distance':
     return after, here
   if exponent == 'paper':
@@ -130,16 +149,16 @@ def _exponents(rollouts, graph, omega, exponent, backup, power, failed_ends):
   return after + rollouts.cost - here, here
 
 
-def _rewards(power, distance, penalty, omega, groups, *, rescale, tie):
-  """omega^power - penalty, of which path lengths within rounding tie.
+def _rewards(exponents, distance, penalty, groups, *, omega, rescale, tie):
+  """omega^exponents - penalty, of which path lengths within rounding tie.
 
   rescale: in units of the state's best reward. A z-score without eps does not
   see a common factor, but float32 does: omega = 0.1 underflows 40 steps from
   the goal. A penalty grows by the unit; beyond 1e12 rewards no longer tell.
   """
   mask = groups['mask']
-  best = jnp.where(mask, segments.least(power, **groups), 0.0)
-  excess = jnp.maximum(power - best, 0.0)
+  best = jnp.where(mask, segments.least(exponents, **groups), 0.0)
+  excess = jnp.maximum(exponents - best, 0.0)
   # Exponents are differences of path lengths: they round like d(s).
   rounding = tie * jnp.maximum(1.0, distance)
   excess = jnp.where(excess <= rounding, 0.0, excess)

@@ -41,7 +41,7 @@ def advantages(
     invalid_action_penalty: >= 0.
     episode_statistics: 'trajectories' or 'rows'.
     episode_attempts: whose R_i the mean and the deviation are taken over: the
-      'credited' attempts', or 'all', so that attempts of an earlier visit vote
+      'credited' attempts, or 'all', so that attempts of an earlier visit vote
       too (TIGPO, arXiv:2609.03383). Those get no advantage either way.
 
   Returns:
@@ -54,19 +54,21 @@ def advantages(
   scores = segments.episode_returns(
     rollouts, reward_source=reward_source, success_reward=success_reward
   )
-  task = jnp.arange(scores.shape[0], dtype=jnp.int32)[:, None]
-  common = {'num_segments': scores.shape[0], 'mode': mode, 'eps': eps}
   if episode_statistics == 'rows':
     scores = segments.subtract_penalty(
       scores[..., None], invalid_action_penalty * invalid
     )
-    task = jnp.broadcast_to(task[..., None], scores.shape)
-    result = segments.standardise(scores, task, voting, **common)
+    result = segments.standardise(
+      scores, mode=mode, eps=eps, **segments.task_segments(voting)
+    )
     alone = voting.sum((1, 2), keepdims=True) == 1
     result = jnp.where(alone, scores, result)
     return jnp.where(credited, result, 0.0)
   penalty = invalid_action_penalty * invalid.sum(-1)
-  scores = segments.subtract_penalty(scores, penalty)
-  task = jnp.broadcast_to(task, scores.shape)
-  result = segments.standardise(scores, task, voting.any(-1), **common)
+  result = segments.standardise(
+    segments.subtract_penalty(scores, penalty),
+    mode=mode,
+    eps=eps,
+    **segments.task_segments(voting.any(-1)),
+  )
   return jnp.where(credited, result[..., None], 0.0)

@@ -9,6 +9,7 @@ from graphgpo_jax.credit import grpo
 from graphgpo_jax.types import Rollouts
 
 USES_GRAPH = False
+NEAR = 5e-7  # of the largest return of a group: what float32 returns round
 
 
 def advantages(
@@ -34,7 +35,9 @@ def advantages(
     G_t = sum over k of gamma^k r_{t+k}, inside the attempt
 
   Source: arXiv:2602.22817. No episode term. Groups of one step have A_k = 0;
-  steps with fewer than k states behind them are left out of level k.
+  steps with fewer than k states behind them are left out of level k. A return
+  that equals the mean of its group has A_k = 0 too, and weighs nothing there;
+  equal is up to 5e-7 of the group's largest return, since float32 rounds.
 
   Args:
     rollouts: arrays [B, M, T].
@@ -56,29 +59,31 @@ def advantages(
     [B, M, T] float32, 0 on padding.
   """
   source = {'reward_source': reward_source, 'success_reward': success_reward}
-  returns = segments.step_returns(rollouts, gamma=gamma, **source)
-  if invalid_action_penalty_in_step:
-    returns = segments.subtract_penalty(
-      returns, invalid_action_penalty * ~rollouts.valid
-    )
+  penalty = invalid_action_penalty if invalid_action_penalty_in_step else 0.0
+  returns = segments.step_returns(
+    rollouts, gamma=gamma, penalty=penalty, **source
+  )
   levels = [
-    segments.standardise(returns, mode=mode, eps=eps, ddof=0, **level)
+    segments.standardise(
+      returns, mode=mode, eps=eps, ddof=0, near=NEAR, **level
+    )
     for level in segments.history_segments(rollouts, longest=history + 1)
   ]
   weights = [(k + 2.0) ** length_weight_alpha for k in range(len(levels))]
   if base_group:
     weights.append(1.0)
-    levels.append(
-      grpo.advantages(
-        rollouts,
-        graph,
-        mode=mode,
-        eps=eps,
-        invalid_action_penalty=invalid_action_penalty,
-        episode_statistics=episode_statistics,
-        **source,
-      )
+    episode = grpo.advantages(
+      rollouts,
+      graph,
+      mode=mode,
+      eps=eps,
+      invalid_action_penalty=invalid_action_penalty,
+      episode_statistics=episode_statistics,
+      **source,
     )
+    size = jnp.abs(episode)
+    rounding = 1e-5 * size.max((1, 2), keepdims=True)
+    levels.append(jnp.where(size <= rounding, 0.0, episode))
   levels, weights = jnp.stack(levels, -1), jnp.array(weights)
   total = jnp.where(levels != 0, weights, 0.0).sum(-1)
   weighted = (levels * weights).sum(-1)

@@ -1,4 +1,4 @@
-"""Progress-conditioned: new states count where no attempt succeeded."""
+"""Progress-conditioned: only new states count where no attempt succeeded."""
 
 import jax
 import jax.numpy as jnp
@@ -26,20 +26,21 @@ def advantages(
   episode_statistics: str = 'trajectories',
   episode_weight: float = 1.0,
 ) -> jax.Array:
-  """A = episode_weight * A_E + (no success in the task) * A_P.
+  """A = A_P where no attempt at the task succeeded, else episode_weight * A_E.
 
     A_P = weight * all_fail_share * z(P_i | attempts of the task)
     P_i = (distinct states of attempt i, its end included, - 1) / T_i
 
-  Source: arXiv:2607.22724 for A_P. A_E is `grpo.advantages`; in tasks without a
-  success it sees nothing but partial rewards and invalid actions.
+  Source: arXiv:2607.22724 for A_P. A_E is `grpo.advantages`; without a success
+  partial rewards and invalid actions count for nothing.
 
   Args:
     rollouts: arrays [B, M, T].
     graph: not used.
     weight: of A_P.
     all_fail_share: share of the batch's tasks without a success, in [0, 1].
-      Given from outside, since no task may depend on the others here.
+      Given from outside, since no task may depend on the others here:
+      `credit_steps` and `credit_log` do so, unless it is set.
     mode: 'mean_std_norm' or 'mean_norm'.
     eps: added to the standard deviations.
     reward_source: of A_E: 'log', or 'success' (success_reward at a success).
@@ -64,15 +65,13 @@ def advantages(
   credited = rollouts.mask & rollouts.credited
   progress = segments.standardise(
     _distinct_states(rollouts) / jnp.maximum(rollouts.mask.sum(-1), 1),
-    jnp.broadcast_to(jnp.arange(len(credited))[:, None], credited.shape[:2]),
-    credited.any(-1),
-    num_segments=len(credited),
     mode=mode,
     eps=eps,
+    **segments.task_segments(credited.any(-1)),
   )[..., None]
-  failed = ~rollouts.success.any((1, 2), keepdims=True)
-  progress = weight * all_fail_share * progress
-  return episode_weight * episode + jnp.where(failed & credited, progress, 0.0)
+  progress = jnp.where(credited, weight * all_fail_share * progress, 0.0)
+  solved = rollouts.success.any((1, 2), keepdims=True)
+  return jnp.where(solved, episode_weight * episode, progress)
 
 
 def _distinct_states(rollouts):

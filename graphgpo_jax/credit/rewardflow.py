@@ -35,7 +35,8 @@ def advantages(
   there, at least 0. With a reward at success only, V = success_reward *
   gamma^d. Source: arXiv:2603.18859; deviation: costs discount as that many
   steps, and of a state's edges the dearer ones lose by what they cost more.
-  A_E is `grpo.advantages`.
+  A_E is `grpo.advantages`. Values tie within 1e-5: they are float32 products of
+  gamma^cost along a way, and equally long ways multiply in another order.
 
   Args:
     rollouts: arrays [B, M, T].

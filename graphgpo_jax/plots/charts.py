@@ -39,10 +39,10 @@ def advantage_by_distance(
     task: number of the task; all tasks together if None.
 
   Raises:
-    ValueError: no such task, no panel, or an advantage that is not finite.
+    ValueError: no such task, no panel, or a panel of wrong arrays.
   """
   kept = _credited(steps, task)
-  credit = common.select(steps, results, kept)
+  credit = common.select(steps, results, kept, distances=True)
   both = _turns(steps, next(iter(results.values())))
   distance, turn = (column[kept] for column in both)
   unit_costs = bool((steps.cost[kept] == 1).all())
@@ -60,7 +60,7 @@ def advantage_by_distance(
   for ax, (name, advantage), scale in zip(axes, credit.items(), scales):
     _draw_points(ax, lanes, advantage, turn, sample, scale, width)
     _draw_boxes(ax, lanes, advantage, width)
-    ax.set_title(name, loc='left', fontsize=11, parse_math=False)
+    common.set_panel_title(ax, name)
     ax.set_ylabel('advantage')
   _draw_distances(axes, x, far, width, unit_costs)
   _add_words(figure, steps, task, np.isfinite(distance), turn, len(sample))
@@ -84,7 +84,7 @@ def credit_heat_map(
     steps, task, results, title: as of `credit_graph`.
 
   Raises:
-    ValueError: no such task, no panel, or an advantage that is not finite.
+    ValueError: no such task, no panel, or a panel of wrong arrays.
   """
   kept = common.task_steps(steps, task)
   credit = common.select(steps, results, kept)
@@ -104,7 +104,7 @@ def credit_heat_map(
     table = _table(attempt, step // every, advantage, rows)
     image = ax.imshow(table, norm=common.norm(scale), **look)
     _draw_dashes(ax, table, image)
-    ax.set_title(name, loc='left', fontsize=11, parse_math=False)
+    common.set_panel_title(ax, name)
     labels = [f'{"★ " if won[row] else ""}{row}' for row in rows.tolist()]
     ax.set_yticks(range(len(rows)), labels, fontsize=min(9, 300 / len(rows)))
     if not shared:
@@ -126,7 +126,7 @@ def scheme_correlation(
   gives every step the same has none: '-'.
 
   Raises:
-    ValueError: no panel, or an advantage that is not finite.
+    ValueError: no panel, or a panel of wrong arrays.
   """
   kept = _credited(steps, None)
   credit = common.select(steps, results, kept)
@@ -170,7 +170,8 @@ def _places(distance, unit_costs):
   The middle of its bin, or an integer distance itself; without a path, inf,
   beyond all others.
   """
-  far = float(distance[np.isfinite(distance)].max(initial=1))
+  known = distance[np.isfinite(distance)]
+  far = float(known.max()) if len(known) else 1.0
   width = float(-(-far // BINS)) if unit_costs else far / BINS
   x = distance
   if width != 1 or not unit_costs:

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Mapping
 
 import matplotlib
 import numpy as np
@@ -22,6 +23,7 @@ COLOURS = LinearSegmentedColormap.from_list(
   'credit', [*REDS, (0.5, '#c2bb96'), *GREENS]
 )
 STYLES = {1: 'solid', 0: (0, (1, 1.2)), -1: (0, (3.2, 1.3))}  # by sign
+FIELDS = ('advantage', 'distance', 'reachable')  # that pictures read of a panel
 INK, FAILED, GREY, ZONE = '#222222', '#4a4a4a', '#bdbdbd', '#eeeeee'
 
 
@@ -44,21 +46,47 @@ def task_steps(steps, task) -> np.ndarray:
   return kept
 
 
-def select(steps, results, kept) -> dict[str, np.ndarray]:
+def select(
+  steps, results, kept, *, distances: bool = False
+) -> dict[str, np.ndarray]:
   """Panel title -> advantages of the kept steps, float64.
 
+  Args:
+    distances: whether the first panel must have 'distance' and 'reachable' too.
+
   Raises:
-    ValueError: no panel, or an advantage that is not finite.
+    ValueError: no panel, an array that is missing or not one per row, or a
+      number that is not finite.
   """
   if not results:
     raise ValueError('results: empty, at least one panel is needed')
-  credit = {}
+  credit, size = {}, int(steps.row.max()) + 1
   for name, result in results.items():
-    advantage = np.asarray(result['advantage'])[steps.row[kept]]
-    credit[name] = advantage.astype(np.float64)
-    if not np.isfinite(credit[name]).all():
-      raise ValueError(f'{name}: an advantage is not finite')
+    needed = FIELDS if distances and not credit else ('advantage',)
+    arrays = _arrays(name, result, needed, size)
+    for field, values in arrays.items():
+      if not np.isfinite(values[steps.row[kept]]).all():
+        word = 'an advantage' if field == 'advantage' else f'a {field}'
+        raise ValueError(f'{name}: {word} is not finite')
+    credit[name] = arrays['advantage'][steps.row[kept]].astype(np.float64)
   return credit
+
+
+def _arrays(name, result, needed, size):
+  """The arrays of a panel, checked but for their numbers."""
+  found = result if isinstance(result, Mapping) else {}
+  arrays = {field: np.asarray(found[field]) for field in FIELDS if field in found}
+  for field in needed:
+    if field not in arrays:
+      raise ValueError(f'{name}: no {field}, allowed: arrays of credit_steps')
+  for field, values in arrays.items():
+    kind = np.bool_ if field == 'reachable' else np.float64
+    fits = values.ndim == 1 and len(values) >= size
+    if not fits or not np.can_cast(values.dtype, kind):
+      words = f'{values.dtype} of shape {values.shape}, allowed: one '
+      words += f'{"flag" if kind is np.bool_ else "number"} per row, here {size}'
+      raise ValueError(f'{name}: {field}: found {words}')
+  return arrays
 
 
 def scales(advantages) -> tuple[np.ndarray, bool]:
@@ -91,17 +119,22 @@ def count(number: int, noun: str) -> str:
   return f'{number:,} {noun}{"" if number == 1 else "s"}'
 
 
-def printable(text: str) -> str:
+def printable(text) -> str:
   """A title of at most 60 characters, all of which can be drawn."""
   text = ''.join(
-    c if c.isprintable() else '\N{REPLACEMENT CHARACTER}' for c in text
+    c if c.isprintable() else '\N{REPLACEMENT CHARACTER}' for c in str(text)
   )
   return text if len(text) <= 60 else f'{text[:57]}...'
 
 
+def set_panel_title(ax, name) -> None:
+  """The name of a panel above its axes, whatever is in it."""
+  ax.set_title(printable(name), loc='left', fontsize=11, parse_math=False)
+
+
 def task_title(steps, task: int, title: str | None) -> str:
   """The title as given, or the task's id; printable."""
-  return printable(str(steps.tasks[task]) if title is None else title)
+  return printable(steps.tasks[task] if title is None else title)
 
 
 def save(figure: Figure, path: str | os.PathLike) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from graphgpo_jax.plots.common import count, new_figure
+from graphgpo_jax.plots.common import count, new_figure, printable
 
 T_975 = (4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060)  # 2..8 degrees
 
@@ -24,30 +24,43 @@ def learning_curves(
       reach; between their points runs are interpolated.
 
   Raises:
-    ValueError: there is no curve.
+    ValueError: there is no curve, or a run that is not two rows of numbers, x
+      not falling.
   """
   if not curves:
     raise ValueError('curves: empty, at least one is needed')
   figure = new_figure(7, 4.2, layout='constrained')
   ax = figure.add_subplot()
   for i, (label, runs) in enumerate(curves.items()):
-    runs = [np.array(run, float) for run in runs]
-    runs = [run[:, np.isfinite(run).all(0)] for run in runs]
-    runs = [run for run in runs if run.size]
+    runs = [run for run in _finite(label, runs) if run.size]
     colour = f'C{i % 10}'
     for run in runs:
       ax.plot(*run, color=colour, lw=0.7, alpha=0.45)
     x, mean, half, words = _band(runs)
-    label = f'{label} ({count(len(runs), "seed")}{words})'
+    # Behind a space, since matplotlib leaves out what begins with '_'.
+    label = ' ' * str(label).startswith('_') + printable(label)
+    label += f' ({count(len(runs), "seed")}{words})'
     ax.plot(x, mean, color=colour, lw=2, label=label)
     if words:
       ax.fill_between(x, *half, color=colour, alpha=0.18, lw=0)
-  ax.set(xlabel='update', ylabel=ylabel)
+  ax.set_xlabel('update')
+  ax.set_ylabel(ylabel, parse_math=False)
   ax.set_title(title or '', parse_math=False)
   ax.grid(alpha=0.25)
   ax.spines[['right', 'top']].set_visible(False)
-  ax.legend(frameon=False, fontsize=9)
+  for words in ax.legend(frameon=False, fontsize=9).get_texts():
+    words.set_parse_math(False)
   return figure
+
+
+def _finite(label, runs):
+  """The finite points [2, n] of every run of a label."""
+  found = []
+  for number, run in enumerate(runs):
+    try:
+      points = np.array([list(row) for row in run], float).reshape(-1, len(run[0]))
+    except (IndexError, TypeError, ValueError):
+      points = None
 
 
 def _band(runs):

@@ -45,10 +45,10 @@ def credit_graph(
     title: the task's id if None; the counts are added to it.
 
   Raises:
-    ValueError: no such task, no panel, or an advantage that is not finite.
+    ValueError: no such task, no panel, or a panel of wrong arrays.
   """
   kept = common.task_steps(steps, task)
-  credit = common.select(steps, results, kept)
+  credit = common.select(steps, results, kept, distances=True)
   figure, axes, scales, layout = _prepare(steps, kept, results, credit)
   rows = layout.drawn(steps, kept)
   chosen = np.isin(kept, rows)
@@ -97,7 +97,7 @@ def attempt_path(
   if not len(own):
     allowed = f'0..{steps.attempt[kept].max()}'
     raise ValueError(f'attempt: found {attempt}, allowed: {allowed}')
-  credit = common.select(steps, results, kept)
+  credit = common.select(steps, results, kept, distances=True)
   figure, axes, scales, layout = _prepare(steps, kept, results, credit, own)
   every = -(-len(own) // NUMBERED)
   for ax, advantage, scale in zip(axes, credit.values(), scales):
@@ -135,7 +135,7 @@ def _prepare(steps, kept, results, credit, own=()):
   figure, axes, bars = _frame(layout, len(scales), shared)
   for ax, name in zip(axes, credit):
     _draw_axis(ax, layout, (steps.cost[kept] == 1).all())
-    ax.set_title(name, loc='left', fontsize=11, parse_math=False)
+    common.set_panel_title(ax, name)
   label = 'advantage' + ', all panels' * (len(axes) > len(bars))
   for bar, scale in zip(bars, [scales.max()] if shared else scales):
     colours = ScalarMappable(common.norm(scale), COLOURS)
