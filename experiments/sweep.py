@@ -96,7 +96,7 @@ def write(out, results):
   with atomic_write(out.with_suffix('.md')) as file:
     command = f'--sweep {SWEEP.value} --out {OUT.value}'
     file.write(f'`python experiments/sweep.py {command}`\n\n')
-    file.write(table(results))
+    file.write(f'{table(results)}\n{means(results)}')
 
 
 def table(results):
@@ -119,6 +119,28 @@ def table(results):
       f'{run["seconds"] / 60:.1f} | {run["seconds_rollout"]:.2f} | '
       f'{run["seconds_credit"]:.3f} | {run["seconds_update"]:.2f} | '
       f'{run["tokens_per_second"]:.0f} | {run["steps_per_second"]:.0f} |'
+    )
+  return '\n'.join(lines) + '\n'
+
+
+def means(results):
+  """A Markdown table, a label a line: means over its runs, and their spread."""
+  lines = [
+    '| label | runs | before | after | points, mean and standard deviation |',
+    '|' + '---|' * 5,
+  ]
+  for label in dict.fromkeys(run['label'] for run in results):
+    ends = [
+      (run['success'][0], run['success'][-1])
+      for run in results
+      if run['label'] == label
+    ]
+    first, last = np.transpose(ends)
+    points = 100 * (last - first)
+    spread = f' ± {points.std(ddof=1):.1f}' if len(ends) > 1 else ''
+    lines.append(
+      f'| {label} | {len(ends)} | {first.mean():.1%} | {last.mean():.1%} | '
+      f'{points.mean():+.1f}{spread} |'
     )
   return '\n'.join(lines) + '\n'
 
