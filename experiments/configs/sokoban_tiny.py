@@ -4,9 +4,9 @@
   python experiments/run.py --config experiments/configs/sokoban_tiny.py:gigpo
   python experiments/run.py --config experiments/configs/sokoban_tiny.py:tigpo
 
-Needs nothing but the project; takes 7 minutes on one core. Expect 31 to 40 %
-held-out success (greedy) after the warm start and 61 to 72 % at the end with
-GraphGPO, 62 to 65 % with GiGPO, 53 to 61 % with GRPO (three seeds). The warm
+Needs nothing but the project; takes 6 minutes on one core. Expect 31 to 51 %
+held-out success (greedy) after the warm start and 63 to 67 % at the end with
+GraphGPO, 50 to 70 % with GiGPO, 51 to 64 % with GRPO (five seeds). The warm
 start on solver traces stands in for pretraining and is held back on purpose.
 """
 
