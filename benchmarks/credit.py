@@ -115,6 +115,7 @@ def ids_only(walk):
       credited=np.ones(size, bool),
       last=walk['success'] | walk['truncated'],
       tasks=range(num_tasks),
+      attempts=[range(walk['attempt'].max() + 1)] * num_tasks,
       texts=[range(walk['state'].max())] * num_tasks,
       **walk | {'action': 4 * walk['state'] + walk['action']},
     )

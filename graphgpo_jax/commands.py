@@ -1,6 +1,7 @@
 """What the commands share: options, reading a log, running a scheme."""
 
 import ast
+import contextlib
 import warnings
 
 from graphgpo_jax import credit as credits
@@ -66,6 +67,16 @@ def read(path, merge=None):
     return log, states.index_steps(log.table, merge=merge)
   except ValueError as problem:
     raise log.error(problem) from None
+
+
+def check_out(path) -> None:
+  """Tries whether a file can be written there, before there is work to lose.
+
+  Raises:
+    OSError: it can't; nothing is left behind either way.
+  """
+  with contextlib.suppress(CommandError), logs.atomic_write(path):
+    raise CommandError('nothing to write yet')
 
 
 def run_scheme(log, steps, scheme: str, credit_fn) -> dict:

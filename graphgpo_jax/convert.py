@@ -10,7 +10,8 @@ as a dictionary with that as `traj`. Of its fields these are read:
   steps: a list of objects with `observation` (what came after the action),
     `action` (also as an object {"action": ...}) and `reward`, all required;
     `done` and `info` where there.
-  status: tells an attempt that was cut off from one that ended.
+  status: tells an attempt that was cut off from one that ended; if there, one
+    of Tunix's own.
   group_id, pair_index: task and attempt, on either level. Without group_id,
     trajectories of equal `task` are attempts at one task; without pair_index,
     the attempts at a task are numbered.
@@ -23,9 +24,12 @@ With `success_reward` X an attempt succeeds whose rewards sum to X or more.
 Without, the last step must have `info["success"]`.
 
 Ends: a success, or a last step that is `done`, is `terminal`, unless the status
-says `truncated`. `info["valid"]` is `valid`, true if left out. Left out are
-trajectories without steps, and a last step that the environment never answered
-(status ENV_TIMEOUT, observation null).
+says `truncated`. `info["valid"]` is `valid`, true if left out.
+
+Left out are trajectories without steps, and the last step of an attempt that
+was cut off if the environment never answered it (observation null): the reward
+of the whole that Tunix adds to it goes to the step before. Any other state that
+is null is refused.
 """
 
 import collections
@@ -36,7 +40,9 @@ from collections.abc import Mapping
 
 from graphgpo_jax import fields, states, verl_agent
 from graphgpo_jax import log as logs
+from graphgpo_jax.commands import check_out
 
+LINE_LIMIT = 1 << 28  # bytes of a trajectory; a longer line is no such file
 CUT_OFF = {
   'MAX_STEPS_REACHED',
   'MAX_CONTEXT_LIMIT_REACHED',
@@ -44,6 +50,7 @@ CUT_OFF = {
   'ENV_TIMEOUT',
   'FAILED',
 }
+STATUSES = CUT_OFF | {'SUCCEEDED', 'RUNNING'}
 
 
 def convert(
@@ -74,9 +81,11 @@ def convert(
     )
   if os.path.exists(out) and os.path.samefile(path, out):
     raise ValueError(f'{out}: found the file to read, allowed: another one')
+  check_out(out)
   try:
     places, rows, notes = SOURCES[source](path, success_reward)
     states.index_steps(logs.columns(rows))
+    _check_lengths(places, rows)
   except logs.LogError as problem:
     words = f'{places[problem.row]}: field {problem.field!r}: {problem.reason}'
     raise ValueError(f'{path}: {words}') from None
@@ -85,6 +94,21 @@ def convert(
     raise ValueError(f'{path}: {words}') from None
   logs.write_log(out, rows, meta={'source': source})
   return '; '.join([_counts(rows), *notes])
+
+
+def _check_lengths(places, rows):
+  """Raises ValueError for a row that is too long for a line of the log."""
+  names = (*logs.TEXTS, *logs.IDS)
+  for place, row in zip(places, rows):
+    characters = sum(len(str(row[name])) for name in names)
+    # One may take 12 bytes, all other fields together take less than 1000.
+    if 12 * characters + 1000 <= logs.LINE_LIMIT:
+      continue
+    if len(json.dumps(row)) >= logs.LINE_LIMIT:
+      raise ValueError(
+        f'{place}: found {characters} characters in {", ".join(names)}, '
+        f'allowed: a line of {logs.LINE_LIMIT >> 20} MiB'
+      )
 
 
 def _counts(rows):
@@ -100,7 +124,8 @@ def _read_tunix(path, success_reward):
   places, rows, empty = [], [], 0
   numbers = collections.Counter()
   with open(path, 'rb') as file:
-    for number, line in enumerate(file, 1):
+    lines = iter(lambda: file.readline(LINE_LIMIT + 1), b'')
+    for number, line in enumerate(lines, 1):
       place = f'line {number}'
       record = _parse(line, place)
       found = tunix_rows(record, success_reward=success_reward, place=place)
@@ -117,8 +142,10 @@ def _read_tunix(path, success_reward):
 
 
 def _parse(line, place):
+  if len(line) > LINE_LIMIT:
+    raise ValueError(f'{place}: found more than {LINE_LIMIT >> 20} MiB')
   try:
-    record = json.loads(line)
+    record = json.loads(line, object_pairs_hook=logs.json_object)
   except (ValueError, RecursionError) as problem:
     raise ValueError(f'{place}: found no JSON ({problem})') from None
   if not isinstance(record, dict):
@@ -148,8 +175,8 @@ def tunix_rows(
   trajectory = record.get('traj', record)
   if not isinstance(trajectory, dict):
     raise fields.wrong(place, 'traj', trajectory, 'allowed: an object')
-  status = str(trajectory.get('status')).removeprefix('TrajectoryStatus.')
-  steps = _steps(trajectory, status, place)
+  cut = _status(trajectory, place) in CUT_OFF
+  steps, left = _steps(trajectory, cut, place)
   if not steps:
     return []
   first = _need(trajectory, 'task', place)
@@ -161,18 +188,30 @@ def tunix_rows(
     row = {'task': task, 'attempt': attempt, 'step': number, 'state': state}
     rows.append(row | _step(step, f'{place}, step {number}'))
     state = rows[-1]['next_state']
-  rows[-1] |= _end(rows, steps[-1], status, success_reward, place)
+  rows[-1]['reward'] += left
+  rows[-1] |= _end(rows, steps[-1], cut, success_reward, place)
   return rows
 
 
-def _steps(trajectory, status, place):
-  """The steps that the environment answered."""
+def _status(trajectory, place):
+  found = trajectory.get('status')
+  status = str(found).removeprefix('TrajectoryStatus.')
+  if found is not None and status not in STATUSES:
+    allowed = ', '.join(sorted(STATUSES))
+    raise fields.wrong(place, 'status', found, f'allowed: {allowed}')
+  return status
+
+
+def _steps(trajectory, cut, place):
+  """The steps that the environment answered, and the reward of the other."""
   steps = _need(trajectory, 'steps', place)
   if not isinstance(steps, list) or not all(isinstance(x, dict) for x in steps):
     raise fields.wrong(place, 'steps', steps, 'allowed: a list of objects')
-  if status == 'ENV_TIMEOUT' and steps and steps[-1].get('observation') is None:
-    return steps[:-1]
-  return steps
+  if cut and steps and steps[-1].get('observation') is None:
+    reward, number = steps[-1].get('reward', 0), len(steps) - 1
+    reward = fields.number(reward, f'{place}, step {number}', 'reward')
+    return steps[:-1], reward
+  return steps, 0
 
 
 def _name(record, trajectory, field, place, default):
@@ -198,7 +237,7 @@ def _step(step, place):
   observation, valid = _need(step, 'observation', place), _info(step, 'valid')
   action, reward = _need(step, 'action', place), _need(step, 'reward', place)
   return {
-    'action': fields.text(action, place, 'action', unwrap='action'),
+    'action': fields.text(action, place, 'action', unwrap='action', empty=True),
     'next_state': fields.text(
       observation, place, 'observation', unwrap='prompts'
     ),
@@ -210,7 +249,7 @@ def _step(step, place):
   }
 
 
-def _end(rows, last, status, success_reward, place):
+def _end(rows, last, cut, success_reward, place):
   """The flags of the last step."""
   won = _info(last, 'success')
   if success_reward is not None:
@@ -221,7 +260,7 @@ def _end(rows, last, status, success_reward, place):
     raise fields.wrong(place, 'info.success', logs.Words('nothing'), words)
   won = fields.flag(won, place, 'info.success')
   done = fields.flag(last.get('done', False), place, 'done')
-  cut = status in CUT_OFF and not won
+  cut = cut and not won
   return {
     'success': won,
     'terminal': won or (done and not cut),

@@ -7,6 +7,7 @@ from graphgpo_jax import states
 from graphgpo_jax.commands import (
   CommandError,
   add_scheme_options,
+  check_out,
   read,
   run_scheme,
   settings,
@@ -48,7 +49,8 @@ def run(options) -> None:
 
   Raises:
     CommandError: options that do not go together, or ids not in the log.
-    LogError: a row breaks a rule of the log.
+    ValueError: a row breaks a rule of the log.
+    OSError: the log can't be read, or no picture be written.
   """
   functions = _functions(options)
   _check(options)
@@ -56,6 +58,11 @@ def run(options) -> None:
   task = _find(log, '--task', options.task, list(steps.tasks))
   if task is not None:
     steps = states.select(steps, [task])
+  if options.picture in OF_A_LOG and not steps.credited.any():
+    raise CommandError(
+      f"{log.path}: field 'credited': false on all steps, allowed for "
+      f'--picture {" and ".join(OF_A_LOG)}: true on some'
+    )
   attempt = None
   if options.picture == 'attempt':
     ids = [log.table['attempt'][i] for i in steps.row[steps.last].tolist()]
@@ -119,6 +126,7 @@ def _check(options):
     raise CommandError(
       '--attempt: goes with --picture attempt, and this one needs it'
     )
+  check_out(options.out)
 
 
 def _find(log, option, wanted, ids):
@@ -127,7 +135,8 @@ def _find(log, option, wanted, ids):
     return None
   texts = [str(i) for i in ids]
   if wanted not in texts:
-    some = ', '.join(texts[:5]) + (', ...' if len(texts) > 5 else '')
+    shown = [t if t.isprintable() else ascii(t) for t in texts[:5]]
+    some = ', '.join(shown) + (', ...' if len(texts) > 5 else '')
     raise CommandError(
       f'{log.path}: {option}: found {wanted!r}, allowed: {some}'
     )

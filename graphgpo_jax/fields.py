@@ -8,7 +8,8 @@ import numpy as np
 from graphgpo_jax import log as logs
 from graphgpo_jax import unpickle
 
-LARGEST, DEEPEST = 1 << 18, 32  # items of one state, and levels of nesting
+# Items of one state, with the characters of its texts, and levels of nesting.
+LARGEST, DEEPEST = 1 << 20, 32
 
 
 def wrong(place: str, field: str, found, allowed: str) -> ValueError:
@@ -23,21 +24,35 @@ def wrong(place: str, field: str, found, allowed: str) -> ValueError:
   return ValueError(f'{place}: field {field!r}: found {found}, {allowed}')
 
 
-def text(value, place: str, field: str, *, unwrap: str | None = None) -> str:
+def text(
+  value,
+  place: str,
+  field: str,
+  *,
+  unwrap: str | None = None,
+  empty: bool = False,
+) -> str:
   """A key of a state or an action: equal values give equal texts.
 
   A text as it is; lists, tuples, arrays, numbers and dictionaries as JSON. An
   object with the one key `unwrap` is what it holds, or the one item of that.
 
+  Args:
+    empty: take None, as 'null'; a state that nobody saw is none.
+
   Raises:
     ValueError: anything else, or too much of it.
   """
   try:
+    if isinstance(value, str):
+      return value
     value = _plain(value, [0], 0)
     if isinstance(value, dict) and list(value) == [unwrap]:
       value = value[unwrap]
       if isinstance(value, list) and len(value) == 1:
         value = value[0]
+    if value is None and not empty:
+      raise ValueError('found None, allowed: what was observed')
     if isinstance(value, str):
       return value
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
@@ -45,17 +60,32 @@ def text(value, place: str, field: str, *, unwrap: str | None = None) -> str:
     raise ValueError(f'{place}: field {field!r}: {problem}') from None
 
 
+def built(value, place: str, field: str):
+  """`unpickle.build`, with an error that names the place."""
+  try:
+    return unpickle.build(value)
+  except unpickle.Refused as problem:
+    raise ValueError(f'{place}: field {field!r}: {problem}') from None
+
+
 def _plain(value, count, depth):
   """The value in JSON's types."""
+  value = unpickle.build(value)
   count[0] += 1
-  if count[0] > LARGEST or depth > DEEPEST:
+  if isinstance(value, str):
+    count[0] += len(value)
+  elif isinstance(value, int):
+    count[0] += value.bit_length() >> 6
+  items = value.size if isinstance(value, np.ndarray) else 0
+  if count[0] + items > LARGEST or depth > DEEPEST:
     raise ValueError(
       f'found too much, allowed: {LARGEST} items in {DEEPEST} levels'
     )
-  value = unpickle.build(value)
   if isinstance(value, np.generic | np.ndarray):
     value = value.tolist()
-  if value is None or isinstance(value, str | int | float):
+  if isinstance(value, float):
+    return value + 0.0  # -0.0 is equal to 0.0
+  if value is None or isinstance(value, str | int):
     return value
   if isinstance(value, list | tuple):
     return [_plain(item, count, depth + 1) for item in value]
@@ -68,7 +98,7 @@ def _plain(value, count, depth):
 
 
 def _scalar(value, place, field, *, types, words, holds=lambda value: True):
-  value = unpickle.build(value)
+  value = built(value, place, field)
   if isinstance(value, np.generic | np.ndarray) and not value.ndim:
     value = value.item()
   if type(value) not in types or not holds(value):
@@ -84,7 +114,10 @@ number = functools.partial(
   holds=lambda value: abs(value) <= 1e30,
 )
 identity = functools.partial(
-  _scalar, types=(str, int), words='a string or an integer'
+  _scalar,
+  types=(str, int),
+  words='a string or an integer of up to 400 digits',
+  holds=lambda value: isinstance(value, str) or abs(value) < 10**400,
 )
 truth = functools.partial(
   _scalar,

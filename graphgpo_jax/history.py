@@ -148,15 +148,22 @@ def save(folder: str | os.PathLike, position: int, history: History) -> None:
   if steps:
     path = _path(folder, position, jax.process_index())
     path.parent.mkdir(parents=True, exist_ok=True)
-    log.write_log(path, steps)
+    log.write_log(path, steps, meta={'steps': len(steps)})
 
 
 def clean(folder: str | os.PathLike, positions: Iterable[int]) -> None:
-  """Removes what this process saved at all other positions."""
-  kept = {_path(folder, at, jax.process_index()) for at in positions}
-  for path in pathlib.Path(folder).glob(f'*-{jax.process_index()}.jsonl'):
-    if path not in kept:
-      path.unlink()
+  """Removes what this process saved at all other positions.
+
+  With what processes saved that are no longer there, if they were more.
+  """
+  kept = set(positions)
+  for path in pathlib.Path(folder).glob('*-*.jsonl'):
+    numbers = path.stem.split('-')
+    if len(numbers) == 2 and all(map(str.isdecimal, numbers)):
+      position, process = map(int, numbers)
+      mine = process % jax.process_count() == jax.process_index()
+      if mine and position not in kept:
+        path.unlink(missing_ok=True)
 
 
 def load(
@@ -173,7 +180,8 @@ def load(
     task_name: see `Environment`.
 
   Raises:
-    ValueError: a file is missing or damaged.
+    ValueError: a file is missing or damaged, or has nothing of a task that
+      waits.
   """
   waiting, steps = saved['waiting'], []
   files = range(saved['processes'] if any(waiting) else 0)
@@ -182,11 +190,11 @@ def load(
   for process in files:
     path = _path(folder, position, process)
     try:
-      table = log.read_log(path).table
-    except OSError as problem:
+      table = _read(path)
+    except ValueError as problem:
       raise ValueError(
-        f'{path}: {problem.strerror}; without the folder of checkpoint '
-        f'{position} the run goes on from the one before'
+        f'{problem}; without the folder of checkpoint {position} the run goes '
+        'on from the one before'
       ) from None
     columns = zip(*table.values())
     steps += [Transition(**dict(zip(table, row))) for row in columns]
@@ -194,5 +202,24 @@ def load(
   for tasks in waiting:
     names = set(map(task_name, sharding.mine(tasks)))
     kept = tuple(step for step in steps if step.task in names)
+    missing = names.difference(step.task for step in kept)
+    if missing:
+      raise ValueError(
+        f'{folder}: found no step of task {min(missing)!r} at checkpoint '
+        f'{position}, which waits for its second visit; are the tasks others?'
+      )
     visits.append(Visit(tuple(tasks), kept))
   return History(saved['cursor'], tuple(visits))
+
+
+def _read(path):
+  """The columns of a saved log, all that was saved."""
+  try:
+    saved = log.read_log(path)
+  except OSError as problem:
+    raise ValueError(f'{path}: {problem.strerror}') from None
+  found = len(saved.table['task'])
+  wanted = saved.meta.get('steps', found)  # not in runs recorded before
+  if found != wanted:
+    raise ValueError(f'{path}: found {found} steps, allowed: {wanted}')
+  return saved.table

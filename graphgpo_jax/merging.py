@@ -165,10 +165,13 @@ def _blocks(count, width):
 def _unit_vectors(function, texts):
   """Embeddings of the texts, checked, of length 1. [n, d] float64."""
   try:
-    vectors = np.asarray(function(list(texts)), np.float64)
+    found = np.asarray(function(list(texts)))
+    if found.dtype.kind in 'cSUmM':  # astype would make numbers of them
+      raise TypeError(f'found {found.dtype}, allowed: real numbers')
+    vectors = found.astype(np.float64)
   except (Exception, SystemExit) as problem:  # a user's function may do all
-    name = type(problem).__name__
-    raise ValueError(f'merge: embedding failed: {name}: {problem}') from problem
+    words = ' '.join(f'{type(problem).__name__}: {problem}'.split())
+    raise ValueError(f'merge: embedding failed: {words}') from problem
   shape, count = vectors.shape, len(texts)
   if len(shape) != 2 or shape[0] != count or not shape[1]:
     words = f'found embeddings of shape {shape}, allowed: ({count}, d)'

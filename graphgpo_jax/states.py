@@ -44,6 +44,7 @@ class Steps:
     credited: bool, False for steps of earlier visits, that shape the graph
       only.
     tasks: ids of the tasks.
+    attempts: per task, ids of attempts 0, 1, ...
     texts: per task, texts of nodes 1, 2, ...
   """
 
@@ -62,6 +63,7 @@ class Steps:
   truncated: np.ndarray
   credited: np.ndarray
   tasks: list
+  attempts: list
   texts: list
 
   def sizes(self):
@@ -116,13 +118,7 @@ def index_steps(
   numbers = _numbers(table)
   task, tasks = _codes(table['task'])
   attempt, pairs = _codes(list(zip(task.tolist(), table['attempt'])))
-  # Rank attempts by their ids: numbers first, then strings.
-  ranked = sorted(
-    range(len(pairs)),
-    key=lambda i: (pairs[i][0], isinstance(pairs[i][1], str), pairs[i][1]),
-  )
-  rank = np.empty(len(pairs), np.int64)
-  rank[ranked] = np.arange(len(pairs))
+  rank, attempts = _rank_attempts(pairs, len(tasks))
   attempt = rank[attempt]
   order = np.lexsort((numbers['step'], attempt))
   arrays = {k: v[order] for k, v in numbers.items()}
@@ -144,6 +140,7 @@ def index_steps(
     last=last,
     truncated=last & cut,
     tasks=tasks,
+    attempts=attempts,
     **arrays,
     **keys,
   )
@@ -154,6 +151,20 @@ def _codes(column):
   codes = defaultdict(itertools.count().__next__)
   numbers = np.fromiter(map(codes.__getitem__, column), np.int64, len(column))
   return numbers, list(codes)
+
+
+def _rank_attempts(pairs, num_tasks):
+  """Rank of each (task, id), integers before texts; and the ids per task."""
+  ranked = sorted(
+    range(len(pairs)),
+    key=lambda i: (pairs[i][0], isinstance(pairs[i][1], str), pairs[i][1]),
+  )
+  rank = np.empty(len(pairs), np.int64)
+  rank[ranked] = np.arange(len(pairs))
+  attempts = [[] for _ in range(num_tasks)]
+  for task, name in (pairs[i] for i in ranked):
+    attempts[task].append(name)
+  return rank, attempts
 
 
 def _numbers(table):
@@ -248,6 +259,7 @@ def select(steps: Steps, tasks: np.ndarray) -> Steps:
   return Steps(
     **(fields | {'task': place[fields['task']]}),
     tasks=[steps.tasks[task] for task in tasks],
+    attempts=[steps.attempts[task] for task in tasks],
     texts=[steps.texts[task] for task in tasks],
   )
 

@@ -21,6 +21,7 @@ import numpy as np
 
 ZIP, LEGACY_TORCH = b'PK\x03\x04', 0x1950A86A20F9469CFC6C
 KINDS = 'numpy arrays, tensors and plain containers'
+EMPTY = 1 << 20  # rows of an array without items, which take nothing in a file
 STORAGES = {
   'Double': np.float64,
   'Float': np.float32,
@@ -84,10 +85,10 @@ def _need(holds, words):
 
 def _dtype(part):
   code = part.arguments[0]
-  _need(
-    isinstance(code, str) and re.fullmatch(r'[biufOSU][1-9][0-9]{0,8}', code),
-    f'a numpy dtype {ascii(code)[:40]}',
-  )
+  # Not printed before it is known to be a text: it may be endless.
+  _need(isinstance(code, str), 'a numpy dtype without a name')
+  known = re.fullmatch(r'[biufOSU][1-9][0-9]{0,8}', code)
+  _need(known, f'a numpy dtype {ascii(code[:40])}')
   order, *fields = part.state[1:5]
   _need(fields == [None] * 3 and order in list('<>|='), 'a structured array')
   return np.dtype(order + code)
@@ -103,8 +104,21 @@ def _from_buffer(part):
   return _shaped(data, build(dtype), shape, order)
 
 
+def _whole(numbers):
+  # Anything else may be endless, and 1000 * b'x' takes memory.
+  whole = len(numbers) <= 64 and set(map(type, numbers)) <= {int}
+  _need(whole and min(numbers, default=0) >= 0, 'a shape that can not be')
+
+
+def _count(shape):
+  _whole(shape)
+  size, rows = math.prod(shape), math.prod(n or 1 for n in shape)
+  _need(size or rows <= EMPTY, f'an array of {rows} empty rows')
+  return size
+
+
 def _shaped(data, dtype, shape, order):
-  data, size = build(data), math.prod(shape)
+  data, size = build(data), _count(shape)
   if dtype.kind == 'O':
     _need(isinstance(data, list) and len(data) == size, 'a broken object array')
     array = np.empty(size, object)
@@ -114,6 +128,9 @@ def _shaped(data, dtype, shape, order):
     whole = isinstance(data, bytes | bytearray)
     _need(whole and len(data) == size * dtype.itemsize, 'a cut-off array')
     array = np.frombuffer(data, dtype) if data else np.empty(size, dtype)
+    if data and dtype.kind == 'U':
+      codes = array.view(f'{dtype.byteorder}u4')
+      _need(codes.max() <= 0x10FFFF, 'an array of texts that are none')
   return array.reshape(shape, order=order)
 
 
@@ -130,11 +147,11 @@ def _encode(part):
 
 def _tensor(part):
   storage, offset, size, stride = part.arguments[:4]
-  data, size = build(storage), build(size)
+  data, size, stride = map(build, (storage, size, stride))
+  count = _count(size)
+  _whole([offset, *stride])
   steps = [(n - 1) * step for n, step in zip(size, stride, strict=True)]
-  inside = math.prod(size) == 0 or offset + sum(steps) < len(data)
-  inside &= offset >= 0 and all(step >= 0 for step in stride)
-  inside &= math.prod(size) <= len(data)
+  inside = not count or offset + sum(steps) < len(data) >= count
   _need(inside, 'a tensor larger than its storage')
   strides = [step * data.itemsize for step in stride]
   view = np.lib.stride_tricks.as_strided(data[offset:], size, strides)
@@ -285,7 +302,8 @@ def read(path) -> object:
         return _read_stream(stream)
     except Refused as problem:
       raise Refused(f'{path}: {problem}') from None
-    except OSError:
+    except OSError as problem:
+      problem.filename = problem.filename or str(path)
       raise
     except Exception as problem:  # whatever its bytes led to
       words = f'{type(problem).__name__}: {problem}'[:200]
@@ -305,6 +323,7 @@ def _read_stream(stream):
   reader = _Reader(stream, storage)
   value = reader.load()
   for key in _Reader(stream, storage).load():
+    _need(isinstance(key, str), 'a storage whose name is no text')
     (size,) = struct.unpack('<q', stream.read(8))
     storages[key] = stream.read(max(size, 0) * reader.widths[key])
   return value

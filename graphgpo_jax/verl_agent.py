@@ -116,11 +116,12 @@ def columns(data) -> dict[str, list]:
     column = next((group[name] for group in groups if name in group), None)
     if column is None and name in OPTIONAL:
       continue
-    column = unpickle.build(column)
+    place = 'the batch'
+    column = fields.built(column, place, name)
     if isinstance(column, np.ndarray) and not column.ndim:
       column = column.item()
     if not isinstance(column, list | tuple | np.ndarray):
-      words, place = 'allowed: an array', 'the batch'
+      words = 'allowed: an array'
       if column is None:
         column, words = logs.Words('nothing'), 'the field is required'
       raise fields.wrong(place, name, column, words)
@@ -208,40 +209,53 @@ def _in_order(steps):
     return steps
   balance = collections.Counter()
   leaving = collections.defaultdict(dict)  # state -> content -> steps
+  near = collections.defaultdict(collections.Counter)  # of the steps left
   for step in steps:
     row = step[1]
     balance[row['state']] += 1
     balance[row['next_state']] -= 1
     leaving[row['state']].setdefault(_content(step), []).append(step)
+    _tally(near, step, 1)
   starts = [state for state, surplus in balance.items() if surplus > 0]
   state, ordered = starts[0] if len(starts) == 1 else None, []
   while len(ordered) < len(steps):
     choices = [same for same in leaving[state].values() if same]
     if len(choices) > 1:
-      choices = [same for same in choices if _leaves_a_chain(leaving, same)]
+      choices = [same for same in choices if _leaves_a_chain(near, same[-1])]
     if len(choices) != 1:
       words = 'allowed: one that orders the steps of the attempt in one way'
       raise fields.wrong(
         steps[0][0], 'next_obs', logs.Words('none or several orders'), words
       )
     ordered.append(choices[0].pop())
+    _tally(near, ordered[-1], -1)
     state = ordered[-1][1]['next_state']
   return ordered
 
 
-def _leaves_a_chain(leaving, same):
-  """Whether what is left hangs together when a step of `same` goes first."""
-  first = same.pop()
-  near = collections.defaultdict(set)
-  for group in leaving.values():
-    for _, row in (step for steps in group.values() for step in steps):
-      near[row['state']].add(row['next_state'])
-      near[row['next_state']].add(row['state'])
-  same.append(first)
-  reached, border = set(), [first[1]['next_state']]
-  while border:
-    state = border.pop()
-    if state not in reached:
-      reached.add(state)
-      border += near[state]
-  return set(near) <= reached
+def _tally(near, step, by):
+  """Counts a step between its two states in, or out."""
+  state, after = step[1]['state'], step[1]['next_state']
+  for one, other in ((state, after), (after, state)):
+    near[one][other] += by
+    if not near[one][other]:
+      del near[one][other]
+
+
+def _leaves_a_chain(near, step):
+  """Whether what is left hangs together when a step goes first.
+
+  Looks around its two states in turn, so that a small part is soon known.
+  """
+  ends = step[1]['state'], step[1]['next_state']
+  _tally(near, step, -1)
+  seen, borders = [{end} for end in ends], [[end] for end in ends]
+  together = ends[0] == ends[1] or not near[ends[0]]
+  while not together and all(borders):
+    for side in (0, 1):
+      new = set(near[borders[side].pop()]) - seen[side]
+      together |= not new.isdisjoint(seen[1 - side])
+      seen[side] |= new
+      borders[side] += new
+  _tally(near, step, 1)
+  return together

@@ -137,6 +137,49 @@ def test_a_broken_scheme_is_caught(invariant, scheme, note):
   assert note in report.notes[invariant]
 
 
+def returns_whole_numbers(rollouts, graph):
+  return jnp.sign(whole(rollouts, graph)).astype(int)
+
+
+def returns_one_number_an_attempt(rollouts, graph):
+  return whole(rollouts, graph).max(-1)
+
+
+def leaves_the_program(rollouts, graph):
+  raise SystemExit('enough')
+
+
+@pytest.mark.parametrize(
+  'scheme, note',
+  [
+    (
+      returns_whole_numbers,
+      'returns int32 of shape (3, 7, 9), allowed: floats',
+    ),
+    (
+      returns_one_number_an_attempt,
+      'returns float32 of shape (3, 7), allowed:',
+    ),
+    (leaves_the_program, 'SystemExit: enough'),
+  ],
+)
+def test_what_is_no_scheme_holds_little(scheme, note):
+  report = credits.check(scheme, show=False)
+  for name in ('order', 'tasks', 'scale', 'monotone', 'edges'):
+    assert not report.holds[name] and note in report.notes[name]
+
+
+def test_what_can_not_be_checked_is_refused():
+  for fn, seed, words in (
+    ('grpo', 0, "scheme: found 'grpo', allowed: a function"),
+    (whole, -1, 'seed: found -1, allowed: 0, 1'),
+    (whole, 1.5, 'seed: found 1.5, allowed: 0, 1'),
+    (whole, True, 'seed: found True, allowed: 0, 1'),
+  ):
+    with pytest.raises(ValueError, match=f'^{words}'):
+      credits.check(fn, seed=seed, show=False)
+
+
 def test_report_is_a_table(capsys):
   report = credits.check(keeps_the_scale, seed=3)
   lines = str(report).splitlines()

@@ -15,12 +15,13 @@ with the columns of `columns` below.
 """
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
 from converted import GOLDEN, TOY, columns, data_proto, pickled, refusal, run
 
-from graphgpo_jax import cli, unpickle
+from graphgpo_jax import cli, convert, unpickle, verl_agent
 from graphgpo_jax.credit import credit_log
 
 
@@ -96,6 +97,51 @@ def test_grids_become_texts(save):
   assert states == [('[[1, 2]]', '[[1, 3]]'), ('[[1, 3]]', 'success')]
 
 
+def test_what_can_not_be_built_is_named(save, tmp_path):
+  path = save(columns(TOY))
+  head = b'\x80\x04}\x8c\x03uid'
+  part = b'ctorch\ndevice\n(tR'
+  path.write_bytes(head + part + b's.')
+  assert refusal(path).startswith("the batch: field 'uid': found torch.device")
+  names = [name for name in columns(TOY) if name != 'uid']
+  others = b''.join(
+    b'\x8c' + bytes([len(name)]) + name.encode() + b']K\x01as' for name in names
+  )
+  path.write_bytes(head + b']' + part + b'as' + others + b'.')
+  assert refusal(path).startswith("row 0: field 'uid': found torch.device, all")
+
+
+def test_equal_grids_are_one_state(save):
+  """-0.0 is 0.0, in grids as in numbers."""
+  table = columns(TOY[:2], anchor_obs=[[0.0], [-0.0]])
+  table['next_obs'] = [np.array([0.0]), 'success']
+  rows = run(save(table), 'verl-agent')
+  assert [row['state'] for row in rows] == ['[0.0]', '[0.0]']
+  assert rows[0]['next_state'] == '[0.0]'
+
+
+def test_a_missing_state_is_no_state(save):
+  table = columns(TOY, anchor_obs=[None] * 12)
+  assert refusal(save(table)).startswith(
+    "row 0: field 'anchor_obs': found None, allowed: what was observed"
+  )
+
+
+def test_the_log_must_be_writable_before_anything_is_read(tmp_path):
+  path = tmp_path / 'data.pkl'
+  path.write_bytes(b'no pickle')
+  with pytest.raises(OSError, match='no such folder'):
+    convert.convert(path, 'verl-agent', tmp_path / 'no' / 'log.jsonl')
+  with pytest.raises(OSError, match='not a plain file'):
+    convert.convert(path, 'verl-agent', tmp_path)
+  out = tmp_path / 'log.jsonl'
+  out.write_text('old')
+  with pytest.raises(ValueError, match='no readable pickle'):
+    convert.convert(path, 'verl-agent', out)
+  assert out.read_text() == 'old'
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['data.pkl', 'log.jsonl']
+
+
 def test_copies_of_rows_are_left_out(save):
   lengths = {'t0': 2, 't1': 4, 't2': 3, 't3': 3}
   rows = TOY + [TOY[3], TOY[10]]  # t3 has copies of a loop
@@ -126,6 +172,51 @@ def test_an_order_that_is_not_the_only_one(save):
   assert [row['action'] for row in rows] == ['a2', 'c3', 'c4', 'c2']
   rows = run(save(columns(shuffled, step=[3, 1, 2, 0])), 'verl-agent')
   assert [row['action'] for row in rows] == ['a2', 'c3', 'c4', 'c2']
+
+
+def orders(steps):
+  """All orders that chain, as what the steps say, in plain Python."""
+  found = set()
+  for order in itertools.permutations(row for _, row in steps):
+    pairs = zip(order, order[1:])
+    if all(one['next_state'] == other['state'] for one, other in pairs):
+      found.add(tuple(tuple(row.values()) for row in order))
+  return found
+
+
+def shuffled(path, rng, actions=1):
+  """(place, row) of the steps of a path of states, in any order."""
+  steps = [
+    {'state': state, 'next_state': after, 'action': int(rng.integers(actions))}
+    for state, after in itertools.pairwise(path)
+  ]
+  return [(f'row {i}', steps[i]) for i in rng.permutation(len(steps))]
+
+
+def test_orders_are_the_oracles():
+  rng, seen = np.random.default_rng(0), []
+  for _ in range(150):
+    path = rng.integers(4, size=rng.integers(3, 7)).tolist()
+    steps = shuffled(path, rng, actions=2)
+    steps = steps[: len(steps) - (rng.random() < 0.3)]
+    expected = orders(steps)
+    if verl_agent._chains(steps):
+      continue
+    seen.append(len(expected))
+    if len(expected) == 1:
+      found = [tuple(row.values()) for _, row in verl_agent._in_order(steps)]
+      assert {tuple(found)} == expected
+    else:
+      with pytest.raises(ValueError, match='none or several orders'):
+        verl_agent._in_order(steps)
+  assert min(seen.count(0), seen.count(1), seen.count(2)) > 1
+
+
+def test_long_attempts_are_ordered_without_looking_at_all_of_them():
+  """With a search of all that is left at every fork this takes minutes."""
+  path = [f'{name}{i}' for i in range(2000) for name in 'aba']
+  ordered = verl_agent._in_order(shuffled(path, np.random.default_rng(0)))
+  assert [row['state'] for _, row in ordered] == path[:-1]
 
 
 def test_a_missing_step(save):

@@ -5,6 +5,9 @@ import json
 import pytest
 from converted import TOTALS, TOY, refusal, run
 
+from graphgpo_jax import convert
+from graphgpo_jax import log as logs
+
 
 def trajectory(attempt, **others):
   """A toy attempt as Tunix's Trajectory.to_dict() has it."""
@@ -96,6 +99,63 @@ def test_tunix_ends(lines, capsys):
   assert printed.endswith('; trajectories without a step, left out: 1\n')
 
 
+def test_a_step_without_an_answer_leaves_its_reward_to_the_one_before(lines):
+  """Tunix cuts off at the context limit after the model has spoken."""
+  for status in ('MAX_CONTEXT_LIMIT_REACHED', 'ENV_TIMEOUT', 'FAILED'):
+    cut = trajectory('t3', status=status)
+    cut['steps'][-1] |= {'observation': None, 'reward': 0.5, 'info': {}}
+    rows = run(lines(cut), 'tunix', success_reward=1)
+    assert [row['reward'] for row in rows] == [0, 0.5]
+    assert [row['truncated'] for row in rows] == [False, True]
+    cut['steps'][-1]['reward'] = 'x'
+    words = refusal(lines(cut), 'tunix', success_reward=1)
+    assert words.startswith("line 1, step 2: field 'reward': found 'x'")
+
+
+def test_a_state_that_nobody_saw_is_refused(lines):
+  middle, end, first = map(trajectory, ('t3', 't3', 't3'))
+  middle['steps'][0]['observation'] = {'prompts': [None]}
+  end['steps'][-1]['observation'] = None  # though it SUCCEEDED
+  first['task'] = None
+  for record, words in (
+    (middle, "line 1, step 0: field 'observation': found None, allowed: what"),
+    (end, "line 1, step 2: field 'observation': found None"),
+    (first, "line 1: field 'task': found None"),
+  ):
+    assert refusal(lines(record), 'tunix').startswith(words)
+  silent = trajectory('t3')
+  silent['steps'][0]['action'] = None  # no action was found in the reply
+  assert run(lines(silent), 'tunix')[0]['action'] == 'null'
+
+
+def test_nothing_is_written_that_the_log_refuses(lines, monkeypatch):
+  path = lines(trajectory('t0', group_id=10**400))
+  assert refusal(path, 'tunix').startswith(
+    "line 1: field 'group_id': found a value of type int, allowed: a string or"
+  )
+  path = lines(trajectory('t0', group_id=10**400 - 1))
+  assert logs.columns(run(path, 'tunix'))['task'] == [10**400 - 1] * 2
+  monkeypatch.setattr(logs, 'LINE_LIMIT', 1 << 11)
+  run(lines(trajectory('t0')), 'tunix')
+  assert refusal(lines(trajectory('t0', task='\u00e9' * 400)), 'tunix') == (
+    'line 1, step 0: found 804 characters in state, action, next_state, task, '
+    'attempt, allowed: a line of 0 MiB'
+  )
+
+
+def test_lines_without_end_and_names_given_twice_are_refused(
+  lines, monkeypatch
+):
+  path = lines()
+  path.write_text('{"task": 1, "task": 2}\n')
+  assert refusal(path, 'tunix') == (
+    "line 1: found no JSON (field 'task': found twice, allowed: once)"
+  )
+  monkeypatch.setattr(convert, 'LINE_LIMIT', 1 << 20)
+  path.write_bytes(bytes((1 << 20) + 1))
+  assert refusal(path, 'tunix') == 'line 1: found more than 1 MiB'
+
+
 def test_tunix_plain_steps(lines):
   """No more than task, observation, action and reward; any JSON as state."""
   first = {'task': {'map': 1}, 'steps': [
@@ -124,6 +184,11 @@ def test_tunix_plain_steps(lines):
     ({'steps': [{}]}, "line 2, step 0: field 'observation': found nothing"),
     ({'steps': [1]}, "line 2: field 'steps': found a value of type list"),
     ({'traj': 3}, "line 2: field 'traj': found 3, allowed: an object"),
+    ({'status': 'DONE'}, "line 2: field 'status': found 'DONE', allowed: ENV_"),
+    (
+      {'status': 5},
+      "line 2: field 'status': found 5, allowed: ENV_TIMEOUT, FA",
+    ),
     ({'group_id': 1.5}, "line 2: field 'group_id': found 1.5, allowed: a str"),
   ],
 )

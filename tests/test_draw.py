@@ -6,8 +6,8 @@ import pytest
 import shell
 from rollouts import attempt_rows
 
+from graphgpo_jax import draw, plots
 from graphgpo_jax import log as logs
-from graphgpo_jax import plots
 
 ROWS = [
   *attempt_rows('abcg', attempt='one'),
@@ -96,6 +96,40 @@ def test_errors_are_one_line(options, message, tmp_path, monkeypatch, capsys):
   assert error.startswith('graphgpo: error: ') and error.count('\n') == 1
   assert message in error
   assert [path.name for path in tmp_path.iterdir()] == ['log.jsonl']
+
+
+def test_pictures_that_can_not_be_are_refused_before_the_credit(
+  tmp_path, monkeypatch, capsys
+):
+  def fail(*arguments):
+    raise AssertionError('computed')
+
+  monkeypatch.setattr(draw, 'run_scheme', fail)
+  monkeypatch.chdir(tmp_path)
+  rows = [row | {'credited': False} for row in ROWS]
+  logs.write_log(tmp_path / 'earlier.jsonl', rows)
+  (tmp_path / 'a.png').mkdir()
+  for name, options, message in (
+    ('log', '--task x --out no/a.png', 'no such folder'),
+    ('log', '--task x --out a.png', 'not a plain file'),
+    (
+      'earlier',
+      '--picture distance --out b.png',
+      "earlier.jsonl: field 'credited': false on all steps",
+    ),
+  ):
+    logs.write_log(tmp_path / 'log.jsonl', ROWS)
+    assert shell.run('draw', f'{name}.jsonl', *options.split()) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count('\n') == 1
+
+
+def test_ids_do_nothing_to_the_terminal(tmp_path, capsys):
+  rows = attempt_rows('ab', task='\x1b[31m') + attempt_rows('ab', task='\ud800')
+  logs.write_log(tmp_path / 'log.jsonl', rows)
+  arguments = 'draw', tmp_path / 'log.jsonl', '--task', 'x', '--out', 'a.png'
+  assert shell.run(*arguments) == 2
+  assert r"allowed: '\x1b[31m', '\ud800'" in capsys.readouterr().err
 
 
 def test_attempts_are_found_by_the_ids_of_the_log(tmp_path, monkeypatch):

@@ -132,6 +132,44 @@ def test_saved_and_read_by_another_number_of_processes(tmp_path, monkeypatch):
     histories.load(tmp_path, 5, saved, 'task {}'.format)
 
 
+def test_a_damaged_file_is_never_half_a_history(tmp_path):
+  _, (*_, history) = follow(5)
+  histories.save(tmp_path, 5, history)
+  saved = histories.record(history)
+  path = tmp_path / '5-0.jsonl'
+  lines = path.read_bytes().splitlines(keepends=True)
+  assert len(lines) == 1 + 3 * 4 * 2 * 2  # updates, tasks, attempts, steps
+  for damaged, words in (
+    (lines[:-1], r'5-0.jsonl: found 47 steps, allowed: 48; without the folder'),
+    ([*lines[:-1], lines[-1][:9]], '5-0.jsonl: row 49: found no JSON .* of ch'),
+    (lines[:1], '5-0.jsonl: no steps.* checkpoint 5 the run goes on'),
+  ):
+    path.write_bytes(b''.join(damaged))
+    with pytest.raises(ValueError, match=words):
+      histories.load(tmp_path, 5, saved, 'task {}'.format)
+  path.write_bytes(b''.join(lines))
+  with pytest.raises(ValueError, match="no step of task 'level .* second vis"):
+    histories.load(tmp_path, 5, saved, 'level {}'.format)
+  path.write_bytes(b''.join(lines[1:]))  # as runs left it that knew no number
+  assert histories.load(tmp_path, 5, saved, 'task {}'.format) == history
+
+
+def test_nothing_is_left_of_processes_that_are_gone(tmp_path, monkeypatch):
+  for process in range(4):
+    for position in (4, 5, 6):
+      (tmp_path / f'{position}-{process}.jsonl').touch()
+  (tmp_path / 'my-notes.jsonl').touch()
+  as_process(monkeypatch, 1, 2)
+  histories.clean(tmp_path, [5])
+  left = {path.stem for path in tmp_path.iterdir()}
+  mine = {f'{position}-{process}' for position in (4, 6) for process in (1, 3)}
+  assert not left & mine and len(left) == 9
+  as_process(monkeypatch, 0, 1)
+  histories.clean(tmp_path, [5])
+  left = {path.stem for path in tmp_path.iterdir()}
+  assert left == {'5-0', '5-1', '5-2', '5-3', 'my-notes'}
+
+
 def with_history(seed, **settings):
   """Random rows, of which attempts 1 and 4 are those of an earlier visit."""
   rows = random_rows(seed, **settings)
@@ -321,12 +359,8 @@ def test_without_history_it_is_the_same_until_tasks_return(finished, tmp_path):
 
 
 def test_another_history_forgets_but_the_cursor(finished):
-  record = {
-    'config': finished.to_dict(),
-    'cursor': 16,
-    'waiting': [[1, 2], [3, 4]],
-    'processes': 1,
-  }
+  folder = str(pathlib.Path(finished.run_dir) / 'checkpoints')
+  record = checkpoint.read_record(folder)[1] | {'cursor': 16}
   name = build(finished)[0].env.task_name
   read = functools.partial(checkpoint.read_history, finished, 45)
   assert [len(visit.tasks) for visit in read(record, name).visits] == [2, 2]

@@ -186,7 +186,9 @@ WRONG = {  # name: (embeddings of two texts, words)
   'nan': ([[1, 0], [np.nan, 1]], "embedding of 'b' is not finite"),
   'inf': ([[np.inf, 0], [1, 1]], "embedding of 'a' is not finite"),
   'zero': ([[1, 0], [0, 0]], "embedding of 'b' is not finite, or all 0"),
-  'text': ([['x'], ['y']], 'embedding failed: ValueError'),
+  'text': ([['1'], ['2']], 'failed: TypeError: found <U1, allowed: real num'),
+  'complex': (np.ones((2, 2), 'c8'), 'TypeError: found complex64, allowed: re'),
+  'ragged': ([[1, 2], [3]], 'embedding failed: ValueError'),
   'none': (None, r'shape \(\), allowed: \(2, d\)'),
 }
 
@@ -200,9 +202,9 @@ def test_wrong_embeddings_are_named(name):
 
 def test_a_function_that_fails_is_named():
   def broken(texts):
-    raise KeyError('model')
+    raise OSError('no\nmodel')
 
-  with pytest.raises(ValueError, match="embedding failed: KeyError: 'model'"):
+  with pytest.raises(ValueError, match='failed: OSError: no model$'):
     merging.bind((broken, 0.9))(['a', 'b'])
 
 

@@ -288,7 +288,8 @@ def test_without_actions_their_numbers_are_shown(tmp_path):
 def test_errors_say_what_is_wrong(tmp_path, change, words):
   rows = reference.toy_rows()
   fields = ('distance', 'reachable', 'advantage')
-  given = {'task': 0, 'results': {'y': dict.fromkeys(fields, np.ones(12))}}
+  result = dict.fromkeys(fields, np.ones(12)) | {'reachable': np.ones(12, bool)}
+  given = {'task': 0, 'results': {'y': result}}
   steps = states.index_steps(log.columns(rows))
   path = tmp_path / 'a.html'
   with pytest.raises(ValueError, match=re.escape(words)) as caught:

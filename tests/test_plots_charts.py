@@ -15,12 +15,12 @@ def by_gid(ax, gid):
   return next(c for c in ax.collections if c.get_gid() == gid)
 
 
-def boxes(ax):
+def boxes(ax, digits=4):
   """Place on the axis -> (lower quartile, median, upper quartile)."""
   corners = [p.vertices for p in by_gid(ax, 'quartiles').get_paths()]
   medians = [s[0, 1] for s in by_gid(ax, 'medians').get_segments()]
   middles = [
-    round(float(c[:, 0].min() + np.ptp(c[:, 0]) / 2), 4) for c in corners
+    round(float(c[:, 0].min() + np.ptp(c[:, 0]) / 2), digits) for c in corners
   ]
   ends = [(c[:, 1].min(), c[:, 1].max()) for c in corners]
   return {x: (a, m, b) for x, (a, b), m in zip(middles, ends, medians)}
@@ -108,6 +108,15 @@ def test_far_distances_and_costs_are_put_into_bins():
   figure = plots.advantage_by_distance(index(rows), results)
   assert figure.axes[0].get_xlabel().startswith('distance to the goal')
   assert [v[1] for v in boxes(figure.axes[0]).values()] == [2, 1]
+
+
+def test_small_costs_are_spread_over_the_bins():
+  costs = {(0, 0): 0.001, (0, 1): 0.001}
+  rows = walk(['A-a-B-b-G'], success=(0,), costs=costs)
+  figure = plots.advantage_by_distance(index(rows), {'p': result(rows, [1, 2])})
+  near, far = sorted(boxes(figure.axes[0], 6).items())
+  assert near[1][1] == 2 and far[1][1] == 1
+  assert 0.0005 < near[0] < 0.001 < far[0] < 0.002
 
 
 def test_distances_of_one_task_and_of_this_visit_only():

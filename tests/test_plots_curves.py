@@ -64,6 +64,33 @@ def test_rejects_no_curve():
     plots.learning_curves({}, ylabel='y')
 
 
+@pytest.mark.parametrize(
+  'run, words',
+  [
+    (([1, 2], [1]), 'run 1 is no pair of rows of numbers, allowed: .x .n., y'),
+    (([1, 2], ['x', 'y']), 'run 1 is no pair'),
+    ([[1, 2]], 'run 1 is no pair'),
+    (3, 'run 1 is no pair'),
+    (([2, 1], [1, 3]), 'the x of run 1 falls, allowed: x that rises'),
+  ],
+)
+def test_wrong_runs_are_named(run, words):
+  with pytest.raises(ValueError, match=f"^curves: 'a': {words}"):
+    plots.learning_curves({'a': [([0, 1], [0, 1]), run]}, ylabel='y')
+
+
+def test_labels_may_be_any_text_and_runs_empty():
+  runs = {'_hidden': [], '$x_{': [()], '\ud800': [([1, 2], [0, np.nan])]}
+  figure = plots.learning_curves(runs, ylabel='$x_{')
+  figure.canvas.draw()
+  texts = figure.axes[0].get_legend().get_texts()
+  assert [t.get_text() for t in texts] == [
+    ' _hidden (0 seeds)',
+    '$x_{ (0 seeds)',
+    '\ufffd (1 seed)',
+  ]
+
+
 @pytest.mark.parametrize('suffix', ['png', 'svg', 'pdf'])
 def test_same_input_same_bytes(tmp_path, suffix):
   rows = reference.toy_rows()

@@ -220,6 +220,52 @@ def test_rejects_no_panel_and_no_number():
     draw(rows, [np.nan])
 
 
+WRONG = {  # of one step: (what a panel is given for it, words)
+  'missing': ({'advantage': None}, 'p: no advantage, allowed: arrays of'),
+  'no way': ({'reachable': None}, 'p: no reachable, allowed: arrays of'),
+  'short': ({'advantage': np.ones(0)}, r'p: advantage: found .* shape \(0,\)'),
+  'deep': ({'distance': np.ones((1, 1))}, r'p: distance: found .*\(1, 1\)'),
+  'text': ({'advantage': np.array(['1'])}, 'p: advantage: found <U1 of'),
+  'complex': ({'advantage': np.ones(1, 'c8')}, 'p: advantage: found complex64'),
+  'flags': ({'reachable': np.ones(1)}, 'p: reachable: found float64 .* bool'),
+  'nan': ({'distance': np.array([np.nan])}, 'p: a distance is not finite'),
+}
+
+
+@pytest.mark.parametrize('name', WRONG)
+def test_arrays_that_are_not_one_number_per_row_are_named(name):
+  rows = walk(['A-a-G'], success=(0,))
+  change, words = WRONG[name]
+  panel = result(rows, [1]) | change
+  panel = {k: v for k, v in panel.items() if v is not None}
+  steps = index(rows)
+  draws = {
+    'graph': lambda results: plots.credit_graph(steps, 0, results),
+    'attempt': lambda results: plots.attempt_path(steps, 0, 0, results),
+    'chart': lambda results: plots.advantage_by_distance(steps, results),
+  }
+  for draw_it in draws.values():
+    with pytest.raises(ValueError, match=words) as caught:
+      draw_it({'p': panel})
+    assert '\n' not in str(caught.value)
+  with pytest.raises(ValueError, match='p: no advantage'):
+    plots.credit_heat_map(steps, 0, {'p': None})
+
+
+def test_names_of_panels_may_be_any_text(tmp_path):
+  rows = walk(['A-a-B-b-G', 'A-a-B'], success=(0,))
+  steps, name = index(rows), '\ud800 $x_{\n\x00'
+  results = {name: result(rows, [1, 2, 3]), 'p': result(rows, [3, 1, 2])}
+  for figure in (
+    plots.credit_graph(steps, 0, results),
+    plots.advantage_by_distance(steps, results),
+    plots.credit_heat_map(steps, 0, results),
+    plots.scheme_correlation(steps, results),
+  ):
+    plots.save(figure, tmp_path / 'a.png')
+    assert (tmp_path / 'a.png').stat().st_size > 5000
+
+
 def chain(nodes, attempts):
   """Attempts along one line of states; attempt i turns back after i steps."""
   paths = []

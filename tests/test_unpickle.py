@@ -179,6 +179,15 @@ HUGE = b'\x8a\x06' + (1 << 40).to_bytes(6, 'little') + b'\x85'
       "a numpy dtype 'V8'",
     ),
     (MAKE, 'a broken numpy._core.multiarray._reconstruct'),
+    (array(HUGE[:-1] + b'K\x00\x86', DTYPE, b'C\x00'), 'an array of 1099511'),
+    (array(HUGE[:-1] + b'C\x01x\x86', DTYPE, b'C\x00'), 'a shape that can not'),
+    (array(b'J\xff\xff\xff\xff\x85', DTYPE, b'C\x00'), 'a shape that can not'),
+    (
+      array(
+        b'K\x01\x85', DTYPE.replace(b'f8', b'U1'), b'C\x04\xff\xff\xff\x7f'
+      ),
+      'an array of texts that are none',
+    ),
   ],
 )
 def test_arrays_hold_what_they_claim(code, words, tmp_path):
@@ -190,6 +199,49 @@ def test_arrays_hold_what_they_claim(code, words, tmp_path):
   else:
     with pytest.raises(unpickle.Refused, match=f'^found {words}'):
       unpickle.build(part)
+
+
+def laughing(levels):
+  """Opcodes of a pair of pairs of pairs ..., which print to 4 ** levels."""
+  return b'K\x01' + b'2\x86' * levels
+
+
+def test_what_never_ends_is_not_printed_hashed_or_multiplied(tmp_path):
+  laughs = laughing(200)
+  tensor = call(
+    'torch._utils',
+    '_rebuild_tensor_v2',
+    b'(' + array(b'K\x01\x85', DTYPE, b'C\x08' + bytes(8)) + b'K\x00',
+  )[:-1]
+  for code in (
+    DTYPE.replace(b'\x8c\x02f8', laughs),
+    array(laughs, DTYPE, b'C\x00'),
+    tensor + b'K\x01\x85' + b'C\x01x\x85' + b'tR',
+    tensor + HUGE + b'K\x00\x85' + b'tR',
+  ):
+    path = tmp_path / 'data.pkl'
+    path.write_bytes(b'\x80\x05' + code + b'.')
+    part = unpickle.read(path)
+    with pytest.raises(unpickle.Refused, match='^found (a|a broken) [^(]*$'):
+      unpickle.build(part)
+  legacy = [unpickle.LEGACY_TORCH, 1001, {}, {}]
+  parts = [pickle.dumps(part) for part in legacy]
+  path.write_bytes(b''.join(parts) + b'\x80\x05]' + laughs + b'a.')
+  with pytest.raises(unpickle.Refused, match='a storage whose name is no text'):
+    unpickle.read(path)
+
+
+def test_errors_of_the_system_name_the_file():
+  with pytest.raises(OSError, match='/dev/zero'):
+    unpickle.read('/dev/zero')
+
+
+def test_states_of_endless_text_are_refused(save):
+  long = 'x' * 1000
+  states = [[long] * 10_000], [10**4000] * 100_000
+  for state in states:
+    words = refusal(save(columns(TOY, anchor_obs=[state] * 12)))
+    assert words.startswith("row 0: field 'anchor_obs': found too much")
 
 
 def test_endless_states_are_refused(save):

@@ -57,18 +57,26 @@ def check(fn: CreditFn, *, seed: int = 0, show: bool = True) -> Report:
 
   Args:
     fn: (Rollouts, GraphsTuple) -> [B, M, T], keywords bound, as of `bind`.
-    seed: of the rollouts.
+    seed: of the rollouts, an integer >= 0.
     show: print the report as a table.
 
   Returns:
-    The report. A scheme that raises breaks the invariant; the note says how.
+    The report. A scheme that raises, or returns no floats of this shape, breaks
+    the invariant; the note says how.
+
+  Raises:
+    ValueError: not a function, or no such seed.
   """
+  if not callable(fn):
+    raise ValueError(f'scheme: found {ascii(fn)[:60]}, allowed: a function')
+  if type(seed) is not int or seed < 0:
+    raise ValueError(f'seed: found {ascii(seed)[:60]}, allowed: 0, 1, 2, ...')
   scheme = _Scheme(fn, jax.jit(lambda x: fn(x, graphs.build_graph(x))), seed)
   notes = {}
   for name, test in CHECKS.items():
     try:
       notes[name] = test(scheme)
-    except Exception as problem:  # a user's function may raise anything
+    except (Exception, SystemExit) as problem:  # a user's function may do all
       words = ' '.join(str(problem).split())[:100]
       notes[name] = f'{type(problem).__name__}: {words}'
   report = Report({name: not note for name, note in notes.items()}, notes)
@@ -92,7 +100,12 @@ class _Scheme:
 
 
 def _by_row(rollouts, credit):
-  credit = np.asarray(credit)
+  credit, shape = np.asarray(credit), rollouts.mask.shape
+  if credit.shape != shape or not jnp.issubdtype(credit.dtype, jnp.floating):
+    raise ValueError(
+      f'returns {credit.dtype} of shape {credit.shape}, allowed: floats of '
+      f'shape {shape}'
+    )
   if (credit[~rollouts.mask] != 0).any():
     raise ValueError('padding gets credit')
   result = np.zeros(rollouts.mask.sum())

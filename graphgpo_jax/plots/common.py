@@ -75,17 +75,19 @@ def select(
 def _arrays(name, result, needed, size):
   """The arrays of a panel, checked but for their numbers."""
   found = result if isinstance(result, Mapping) else {}
-  arrays = {field: np.asarray(found[field]) for field in FIELDS if field in found}
+  given = [field for field in FIELDS if field in found]
+  arrays = {field: np.asarray(found[field]) for field in given}
   for field in needed:
     if field not in arrays:
       raise ValueError(f'{name}: no {field}, allowed: arrays of credit_steps')
   for field, values in arrays.items():
-    kind = np.bool_ if field == 'reachable' else np.float64
+    kind = bool if field == 'reachable' else float
     fits = values.ndim == 1 and len(values) >= size
     if not fits or not np.can_cast(values.dtype, kind):
-      words = f'{values.dtype} of shape {values.shape}, allowed: one '
-      words += f'{"flag" if kind is np.bool_ else "number"} per row, here {size}'
-      raise ValueError(f'{name}: {field}: found {words}')
+      raise ValueError(
+        f'{name}: {field}: found {values.dtype} of shape {values.shape}, '
+        f'allowed: {kind.__name__}, one per row, here {size}'
+      )
   return arrays
 
 

@@ -32,7 +32,7 @@ def learning_curves(
   figure = new_figure(7, 4.2, layout='constrained')
   ax = figure.add_subplot()
   for i, (label, runs) in enumerate(curves.items()):
-    runs = [run for run in _finite(label, runs) if run.size]
+    runs = list(_finite(label, runs))
     colour = f'C{i % 10}'
     for run in runs:
       ax.plot(*run, color=colour, lw=0.7, alpha=0.45)
@@ -54,13 +54,22 @@ def learning_curves(
 
 
 def _finite(label, runs):
-  """The finite points [2, n] of every run of a label."""
-  found = []
+  """Yields the finite points [2, n] of every run of a label that has any."""
   for number, run in enumerate(runs):
     try:
-      points = np.array([list(row) for row in run], float).reshape(-1, len(run[0]))
-    except (IndexError, TypeError, ValueError):
-      points = None
+      points = np.array(run, float)
+    except (TypeError, ValueError):  # ragged, or no numbers
+      points = np.zeros((1, 1))
+    if points.size and (points.ndim != 2 or len(points) != 2):
+      words = f'curves: {label!r}: run {number} is no pair of rows of numbers'
+      raise ValueError(f'{words}, allowed: (x [n], y [n])')
+    points = points.reshape(2, -1)
+    points = points[:, np.isfinite(points).all(0)]
+    if (np.diff(points[0]) < 0).any():
+      words = f'curves: {label!r}: the x of run {number} falls'
+      raise ValueError(f'{words}, allowed: x that rises')
+    if points.size:
+      yield points
 
 
 def _band(runs):
