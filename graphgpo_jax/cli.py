@@ -104,6 +104,7 @@ def _credit(options):
       f"{log.path}: field 'task': every task has a single attempt, allowed: "
       'at least one task with two, or there is nothing to compare'
     )
+  commands.check_out(options.out)
   results = commands.run_scheme(log, steps, scheme, credit_fn)
   names = ['advantage']
   if credits.uses_graph(scheme):

@@ -79,14 +79,14 @@ def check_out(path) -> None:
     raise CommandError('nothing to write yet')
 
 
-def run_scheme(log, steps, scheme: str, credit_fn) -> dict:
+def run_scheme(log, steps, scheme: str, credit_fn, **options) -> dict:
   """`credit_steps`, with errors that name the log.
 
   Raises:
     LogError, CommandError: an advantage is not finite, or the scheme failed.
   """
   try:
-    return credits.credit_steps(steps, credit_fn)
+    return credits.credit_steps(steps, credit_fn, **options)
   except logs.LogError as problem:
     raise log.error(problem) from None
   except (Exception, SystemExit) as problem:  # a user's function may do all

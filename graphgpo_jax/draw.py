@@ -56,6 +56,12 @@ def run(options) -> None:
   _check(options)
   log, steps = read(options.log, options.merge)
   task = _find(log, '--task', options.task, list(steps.tasks))
+  if task is None and options.picture not in OF_A_LOG:
+    task = _only(log, steps.tasks)
+  shared = {
+    name: credits.shared_settings(steps, function)
+    for name, function in functions.items()
+  }
   if task is not None:
     steps = states.select(steps, [task])
   if options.picture in OF_A_LOG and not steps.credited.any():
@@ -65,16 +71,15 @@ def run(options) -> None:
     )
   attempt = None
   if options.picture == 'attempt':
-    ids = [log.table['attempt'][i] for i in steps.row[steps.last].tolist()]
-    attempt = _find(log, '--attempt', options.attempt, ids)
+    attempt = _find(log, '--attempt', options.attempt, steps.attempts[0])
   results = {
-    name: run_scheme(log, steps, name, function)
+    name: run_scheme(log, steps, name, function, shared=shared[name])
     for name, function in functions.items()
   }
   if _suffix(options) == '.html':
     from graphgpo_jax import pages
 
-    words = {'title': f'task {options.task}', 'actions': log.table['action']}
+    words = {'title': f'task {steps.tasks[0]}', 'actions': log.table['action']}
     pages.explore(steps, 0, results, options.out, **words)
   else:
     _picture(options, steps, attempt, results)
@@ -117,16 +122,22 @@ def _check(options):
     raise CommandError(f'--out: found suffix {suffix!r}, allowed: {allowed}')
   if options.picture and suffix == '.html':
     raise CommandError('--picture: goes with png, svg and pdf, not with html')
-  if options.task is None and picture not in OF_A_LOG:
-    pictures = ', '.join(OF_A_LOG)
-    raise CommandError(
-      f'--task: found nothing, allowed for --picture {pictures} only'
-    )
   if (options.attempt is None) == (picture == 'attempt'):
     raise CommandError(
       '--attempt: goes with --picture attempt, and this one needs it'
     )
   check_out(options.out)
+
+
+def _only(log, ids):
+  """The number of the task where there is one; else it has to be named."""
+  if len(ids) > 1:
+    pictures = ' and '.join(OF_A_LOG)
+    raise CommandError(
+      f'{log.path}: --task: found nothing, allowed for {len(ids)} tasks: one '
+      f'of their ids, or --picture {pictures}'
+    )
+  return 0
 
 
 def _find(log, option, wanted, ids):

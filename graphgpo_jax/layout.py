@@ -247,7 +247,7 @@ def _fans(ends):
   """
   low, high = ends.min(1), ends.max(1)
   order = np.lexsort((ends[:, 0], high, low))
-  pairs = (low * (high.max() + 1) + high)[order]
+  pairs = (low * (high.max(initial=0) + 1) + high)[order]
   counts = {'return_index': True, 'return_inverse': True, 'return_counts': True}
   _, first, pair, count = np.unique(pairs, **counts)
   rank, size = np.empty((2, len(ends)), int)

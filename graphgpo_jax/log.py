@@ -292,7 +292,14 @@ def write_log(path: str | os.PathLike, rows: Iterable, *, meta=None) -> None:
         row = {k: getattr(row, k) for k in KNOWN}
         if row['credited']:  # left out, as most logs have no other
           del row['credited']
-      file.write(json.dumps(row) + '\n')
+      file.write(json.dumps(row, default=_plain) + '\n')
+
+
+def _plain(value):
+  """A number of numpy as JSON knows it, for `json.dumps`."""
+  if isinstance(value, np.generic):
+    return value.item()
+  raise TypeError(f'{type(value).__name__} can not be written as JSON')
 
 
 def write_results(

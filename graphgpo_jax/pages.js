@@ -203,7 +203,7 @@ function attemptName(a) {
   const length = attempts.stop[a] - attempts.start[a];
   const end = attempts.success[a] ? '\u2713 reached the goal'
     : attempts.truncated[a] ? '\u2717 cut off' : '\u2717 failed';
-  return `${attempts.number[a]}: ${length} step${length === 1 ? '' : 's'}, `
+  return `${attempts.name[a]}: ${length} step${length === 1 ? '' : 's'}, `
     + end + (attempts.credited[a] ? '' : ', of an earlier visit');
 }
 
@@ -223,7 +223,7 @@ choices('schemes', schemes, 0, 0, (s) => {
   fillTable();
   current.redraw();
 });
-const attemptNames = attempts.number.map((_, a) => attemptName(a));
+const attemptNames = attempts.name.map((_, a) => attemptName(a));
 choices('attempts', ['none', ...attemptNames], -1, -1, (a) => {
   current.attempt = a;
   paint();

@@ -16,7 +16,7 @@ from matplotlib.colors import to_hex
 
 from graphgpo_jax import layout as layouts
 from graphgpo_jax.log import atomic_write
-from graphgpo_jax.plots.common import COLOURS, POWER, count, select, task_steps
+from graphgpo_jax.plots import common
 from graphgpo_jax.states import Steps
 
 NODES, EDGES = 500, 2000  # drawn at most
@@ -56,8 +56,8 @@ def explore(
     ValueError: no such task, no result, none with distances, an advantage that
       is not finite, or too few actions.
   """
-  kept = task_steps(steps, task)
-  advantages = select(steps, results, kept)
+  kept = common.task_steps(steps, task)
+  advantages = common.select(steps, results, kept)
   title = str(steps.tasks[task]) if title is None else title
   page = _page(steps, kept, advantages, _guide(results), actions)
   page |= {'title': _escaped(title), 'script': _packaged('.js')}
@@ -133,7 +133,10 @@ def _step_tables(steps, kept, advantages, edges, actions):
       'to': edges['ends'][:, 1].tolist(),
       'action': action[edges['first']].tolist(),
       'count': edges['count'].tolist(),
-      'mean': [_means(values, edges) for values in advantages.values()],
+      'mean': [
+        _means(values, steps.credited[kept], edges)
+        for values in advantages.values()
+      ],
     },
     'steps': {
       'state': steps.state[kept].tolist(),
@@ -145,10 +148,12 @@ def _step_tables(steps, kept, advantages, edges, actions):
   }
 
 
-def _means(advantage, edges):
-  drawn, size = edges['of'] >= 0, len(edges['count'])
-  total = np.bincount(edges['of'][drawn], advantage[drawn], size)
-  return _rounded(total / edges['count'])
+def _means(advantage, credited, edges):
+  """Of the credited steps of each edge; 0 where there is none."""
+  shown = (edges['of'] >= 0) & credited
+  of, size = edges['of'][shown], len(edges['count'])
+  count = np.maximum(np.bincount(of, minlength=size), 1)
+  return _rounded(np.bincount(of, advantage[shown], size) / count)
 
 
 def _actions(steps, kept, actions):
@@ -168,12 +173,12 @@ def _actions(steps, kept, actions):
 def _colours(advantages):
   """Names, the largest |advantage| or 1 if all are 0, and the colours."""
   largest = [np.abs(values).max() for values in advantages.values()]
-  shades = COLOURS(np.linspace(0, 1, SHADES))
+  shades = common.COLOURS(np.linspace(0, 1, SHADES))
   return {
     'schemes': list(advantages),
     'scales': [scale or 1.0 for scale in _rounded(largest)],
     'palette': [to_hex(shade) for shade in shades],
-    'power': POWER,
+    'power': common.POWER,
   }
 
 
@@ -214,7 +219,7 @@ def _attempt_table(steps, kept):
   """Per attempt: its first step and, after the last, ends and flags."""
   last = np.flatnonzero(steps.last[kept])
   return {
-    'number': steps.attempt[kept][last].tolist(),
+    'name': common.attempt_names(steps, steps.task[kept[0]]),
     'start': [0, *(last[:-1] + 1).tolist()],
     'stop': (last + 1).tolist(),
     'success': steps.success[kept][last].astype(int).tolist(),
@@ -238,8 +243,10 @@ def _counts(steps, kept, nodes, edges):
   """What there is in the task and, if less, what is drawn of it."""
   states = len(steps.texts[steps.task[kept[0]]])
   attempts = int(steps.last[kept].sum())
-  words = f'{count(states, "state")}, {count(attempts, "attempt")}, '
-  words += f'{count(len(kept), "step")}; '
+  words = (
+    f'{common.count(states, "state")}, {common.count(attempts, "attempt")}, '
+  )
+  words += f'{common.count(len(kept), "step")}; '
   words += f'{steps.success[kept].sum()} reached the goal.'
   shown, drawn, total = len(nodes) - 1, len(edges['count']), edges['total']
   if shown < states or drawn < total:

@@ -11,6 +11,7 @@ import pytest
 from rollouts import attempt_rows, random_rows
 from shell import run
 
+from graphgpo_jax import commands
 from graphgpo_jax import log as logs
 from graphgpo_jax.credit import credit_log
 
@@ -91,6 +92,14 @@ def test_output_is_the_input_in_order_plus_results(log, tmp_path):
   again = tmp_path / 'again.jsonl'  # results are accepted and replaced
   assert run('credit', out, '--out', again) == 0
   assert again.read_bytes() == out.read_bytes()
+
+
+def test_an_output_that_can_not_be_is_found_before_the_credit(
+  log, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.setattr(commands, 'run_scheme', None)
+  assert run('credit', log, '--out', tmp_path / 'no' / 'x.jsonl') == 2
+  assert 'no such folder' in capsys.readouterr().err
 
 
 def test_output_may_be_the_input(log):

@@ -2,12 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 import shell
 from rollouts import attempt_rows
 
 from graphgpo_jax import draw, plots
 from graphgpo_jax import log as logs
+from graphgpo_jax.credit import credit_log
 
 ROWS = [
   *attempt_rows('abcg', attempt='one'),
@@ -28,7 +30,11 @@ def run(folder, *arguments):
   'picture, options, title',
   [
     ('graph', '--task x', 'task x: 4 states, 2 attempts, 6 steps'),
-    ('attempt', '--task x --attempt two', 'task x, attempt 1: 3 steps, failed'),
+    (
+      'attempt',
+      '--task x --attempt two',
+      'task x, attempt two: 3 steps, failed',
+    ),
     ('distance', '--task x', 'x: 6 steps, 0 of them with no path'),
     ('distance', '', '2 tasks: 11 steps, 0 of them with no path'),
     ('heat', '--task other --scheme grpo', 'task other: 3 attempts, 1 (★)'),
@@ -122,6 +128,29 @@ def test_pictures_that_can_not_be_are_refused_before_the_credit(
     assert shell.run('draw', f'{name}.jsonl', *options.split()) == 2
     error = capsys.readouterr().err
     assert message in error and error.count('\n') == 1
+
+
+def test_a_log_of_one_task_needs_no_name(tmp_path):
+  logs.write_log(tmp_path / 'log.jsonl', ROWS[:6])
+  out = tmp_path / 'a.svg'
+  assert shell.run('draw', tmp_path / 'log.jsonl', '--out', out) == 0
+  assert out.read_text().startswith('<?xml')
+
+
+def test_a_picture_has_the_credit_of_the_whole_log(tmp_path, monkeypatch):
+  seen = []
+  monkeypatch.setattr(plots, 'credit_heat_map', lambda *a, **k: seen.append(a))
+  monkeypatch.setattr(plots, 'save', lambda figure, path: None)
+  failed = [row | {'success': False} for row in ROWS[:6]]
+  rows = failed + ROWS[6:]  # of two tasks one fails
+  logs.write_log(tmp_path / 'log.jsonl', rows)
+  options = '--picture', 'heat', '--scheme', 'progress', '--task', 'x'
+  path = tmp_path / 'log.jsonl', '--out', 'a.png'
+  assert shell.run('draw', *path, *options) == 0
+  ((_, _, results),) = seen
+  expected = credit_log(rows, 'progress')[:6]
+  np.testing.assert_allclose(results['progress']['advantage'][:6], expected)
+  assert abs(expected).max() > 0
 
 
 def test_ids_do_nothing_to_the_terminal(tmp_path, capsys):

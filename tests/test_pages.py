@@ -123,6 +123,16 @@ def test_the_numbers_are_those_of_the_results(toy):
     np.testing.assert_allclose(mean, expected[a1].mean(), rtol=2e-5)
     assert data['edges']['count'][edge] == len(a1) == 2
   assert data['attempts']['success'] == [1, 1, 0, 0]
+  assert data['attempts']['name'] == ['t0', 't1', 't2', 't3']
+
+
+def test_earlier_visits_do_not_dilute_an_edge(tmp_path):
+  rows = rows_of([('A', 'a', 'B')], [('A', 'a', 'B')], [('B', 'b', 'A')])
+  for row in rows[1:]:
+    row['credited'] = False
+  _, data = write(tmp_path / 'a.html', rows, {'p': [2.0, 0.0, 0.0]})
+  means = dict(zip(data['edges']['count'], data['edges']['mean'][0]))
+  assert means == {2: 2, 1: 0}
 
 
 def test_the_file_needs_nothing_else(toy):

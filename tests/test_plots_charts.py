@@ -154,6 +154,14 @@ def test_heat_map_holds_the_advantages():
   assert first.images[0].get_cmap() is plots.COLOURS
 
 
+def test_rows_of_a_heat_map_have_the_ids_of_the_log():
+  rows = walk(['A-a-B', 'A-a-G'], success=[1])
+  rows[0]['attempt'], rows[1]['attempt'] = 7, 'rollout-of-worker-3'
+  figure = plots.credit_heat_map(index(rows), 0, {'p': result(rows, [1, 2])})
+  names = [t.get_text() for t in figure.axes[0].get_yticklabels()]
+  assert names == ['★ rollout-of-wo...', '7']
+
+
 def test_large_heat_maps_sample_rows_and_average_columns():
   paths = ['-'.join(f'{s % 7}-a' for s in range(401)) + '-E'] + ['A-a-G'] * 99
   rows = walk(paths, success=range(1, 100))

@@ -333,8 +333,27 @@ def test_attempt_is_coloured_and_numbered_all_else_grey():
   assert len(grey.get_paths()) == len(pairs - mine) > 0
   assert np.ptp(grey.get_edgecolors()[0, :3]) == 0
   title = figure.get_suptitle().splitlines()
-  assert title[0] == 'toy, attempt 1: 4 steps, reached the goal'
+  assert title[0] == 'toy, attempt t1: 4 steps, reached the goal'
   assert title[1].startswith('5 states, 4 attempts, 12 steps; 2 reached')
+
+
+def test_attempts_that_share_nothing_are_drawn():
+  rows = walk([f'S{i}-a-E{i}' for i in range(130)])
+  results = {'p': result(rows, np.ones(len(rows)))}
+  title = plots.credit_graph(index(rows), 0, results).get_suptitle()
+  assert '260 states' in title and 'drawn' in title
+
+
+def test_earlier_visits_do_not_dilute_an_arc():
+  rows = walk(['A-a-B', 'A-a-B', 'B-b-A'])
+  for row in rows[1:]:
+    row['credited'] = False
+  advantage = np.array([2.0, 0.0, 0.0])
+  for merged, expected in ((True, [0, 2]), (False, [0, 0, 2])):
+    groups = plots.graph._groups(
+      *(index(rows), np.arange(3), advantage, 2.0), merged=merged
+    )
+    assert groups[1].tolist() == expected
 
 
 def test_repeats_of_an_attempt_share_an_arc_and_its_numbers():

@@ -153,6 +153,9 @@ def test_ids_one_and_the_text_one_are_different():
   rows += attempt_rows(['a', 'b'], task='1', attempt=1)
   rows += attempt_rows(['a', 'b'], task='1', attempt='1')
   assert states.intern(rows).mask.sum((1, 2)).tolist() == [1, 2]
+  steps = states.index_steps(logs.columns(rows))
+  assert steps.attempts == [[1], [1, '1']]
+  assert states.select(steps, [1]).attempts == [[1, '1']]
 
 
 def test_shapes_that_do_not_fit_say_both_sizes():
@@ -197,6 +200,18 @@ def test_log_round_trip(tmp_path):
   records = [Transition(**row) for row in rows]
   logs.write_log(tmp_path / 'b.jsonl', records, meta={'seed': 3})
   assert logs.read_log(tmp_path / 'b.jsonl').table == log.table
+
+
+def test_numbers_of_numpy_are_written_as_numbers(tmp_path):
+  rows = three_steps()
+  changed = [
+    row
+    | {'reward': np.float32(row['reward']), 'success': np.bool_(row['success'])}
+    | {'step': np.int64(row['step'])}
+    for row in rows
+  ]
+  logs.write_log(tmp_path / 'a.jsonl', changed)
+  assert logs.read_log(tmp_path / 'a.jsonl').table == logs.columns(rows)
 
 
 def test_header_is_optional_and_cost_defaults_to_one(tmp_path):

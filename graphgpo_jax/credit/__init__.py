@@ -216,17 +216,23 @@ def shared_settings(steps: states.Steps, credit_fn: CreditFn) -> dict:
   return {'all_fail_share': 1 - solved / len(np.unique(steps.task))}
 
 
-def credit_steps(steps: states.Steps, credit_fn: CreditFn) -> dict:
+def credit_steps(
+  steps: states.Steps, credit_fn: CreditFn, *, shared: dict | None = None
+) -> dict:
   """`credit` for any mix of task sizes: results in row order.
 
   Tasks are put into buckets by powers of two of (M, T, K), so that one long
   attempt does not pad all the others.
 
+  Args:
+    shared: of `shared_settings`; None: of these steps.
+
   Raises:
     LogError: an advantage is not finite.
   """
   results, size = {}, int(steps.row.max()) + 1
-  shared = shared_settings(steps, credit_fn)
+  if shared is None:
+    shared = shared_settings(steps, credit_fn)
   for tasks, shapes in _buckets(steps.sizes()):
     rollouts = states.pad(states.select(steps, tasks), shapes=shapes)
     answer = credit(rollouts, credit_fn=credit_fn, shared=shared)

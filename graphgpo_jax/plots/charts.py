@@ -18,6 +18,7 @@ BINS = 24  # of distances
 LANE = 0.29  # of a bin, between steps that go away, stay as far, come closer
 TURNS = {1: ('v', 'goes away'), 0: ('o', 'as far'), -1: ('^', 'comes closer')}
 ROWS, COLUMNS = 40, 200  # of a heat map
+LABEL = 16  # characters of an attempt
 
 
 def advantage_by_distance(
@@ -95,6 +96,7 @@ def credit_heat_map(
   if len(rows) > ROWS:
     rows = rows[np.linspace(0, len(rows) - 1, ROWS).round().astype(int)]
   every = -(-int(step.max() + 1) // COLUMNS)
+  names = common.attempt_names(steps, task, LABEL)
   scales, shared = common.scales(credit.values())
   shape = len(rows), int(step.max()) // every + 1
   figure, axes = _heat_frame(len(credit), shape, every)
@@ -105,7 +107,9 @@ def credit_heat_map(
     image = ax.imshow(table, norm=common.norm(scale), **look)
     _draw_dashes(ax, table, image)
     common.set_panel_title(ax, name)
-    labels = [f'{"★ " if won[row] else ""}{row}' for row in rows.tolist()]
+    labels = [
+      f'{"★ " if won[row] else ""}{names[row]}' for row in rows.tolist()
+    ]
     ax.set_yticks(range(len(rows)), labels, fontsize=min(9, 300 / len(rows)))
     if not shared:
       figure.colorbar(image, ax=ax, label=label, pad=0.01)

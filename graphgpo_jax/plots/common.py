@@ -121,12 +121,17 @@ def count(number: int, noun: str) -> str:
   return f'{number:,} {noun}{"" if number == 1 else "s"}'
 
 
-def printable(text) -> str:
-  """A title of at most 60 characters, all of which can be drawn."""
+def printable(text, most: int = 60) -> str:
+  """At most so many characters of a text, all of which can be drawn."""
   text = ''.join(
     c if c.isprintable() else '\N{REPLACEMENT CHARACTER}' for c in str(text)
   )
-  return text if len(text) <= 60 else f'{text[:57]}...'
+  return text if len(text) <= most else f'{text[: most - 3]}...'
+
+
+def attempt_names(steps, task: int, most: int = 60) -> list[str]:
+  """The ids of a task's attempts; printable."""
+  return [printable(name, most) for name in steps.attempts[task]]
 
 
 def set_panel_title(ax, name) -> None:

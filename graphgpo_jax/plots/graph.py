@@ -116,7 +116,8 @@ def attempt_path(
   elif steps.truncated[own].any():
     end = 'was cut off'
   title = common.task_title(steps, task, title)
-  words = f'{title}, attempt {attempt}: {count(len(own), "step")}, {end}\n'
+  name = common.attempt_names(steps, task)[attempt]
+  words = f'{title}, attempt {name}: {count(len(own), "step")}, {end}\n'
   _add_title(figure, layout, steps, kept, words, first="the attempt's and ")
   numbers = 'numbers: steps of the attempt, from 0'
   _add_legend(figure, numbers + f', one in {every}' * (every > 1))
@@ -191,8 +192,8 @@ def _groups(steps, rows, advantage, scale, *, merged=False):
   """Steps that share an arc, the largest |advantage| last, so on top.
 
   Returns:
-    ends [G, 2], numbers of nodes; mean advantage, number of steps, both [G];
-    group [rows] of every step.
+    ends [G, 2], numbers of nodes; mean advantage of the credited steps (0 if
+    there is none), number of steps, both [G]; group [rows] of every step.
   """
   keys = [key[rows] for key in (steps.state, steps.next_state, steps.action)]
   if not merged:
@@ -200,7 +201,8 @@ def _groups(steps, rows, advantage, scale, *, merged=False):
   wanted = {'return_inverse': True, 'return_counts': True}
   groups, group, size = np.unique(np.stack(keys, 1), axis=0, **wanted)
   group = group.ravel()
-  value = np.bincount(group, advantage, len(groups)) / size
+  voters = np.bincount(group, steps.credited[rows], len(groups))
+  value = np.bincount(group, advantage, len(groups)) / np.maximum(voters, 1)
   value[np.abs(value) < 1e-5 * scale] = 0
   order = np.argsort(np.abs(np.rint(value / scale * 1e4)), kind='stable')
   rank = np.empty(len(order), int)
