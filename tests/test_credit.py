@@ -9,7 +9,9 @@ import pytest
 import reference
 import reference_schemes as oracles
 from rollouts import attempt_rows, random_rows
+from small import FILE
 
+from graphgpo_jax import config as configs
 from graphgpo_jax import credit as credits
 from graphgpo_jax import log as logs
 from graphgpo_jax import states
@@ -387,3 +389,28 @@ def test_settings_that_are_equal_but_of_another_type_are_told_apart():
   rows = random_rows(63)
   found = [credit_log(rows, scheme, n=n)[0] for n in (1, True, 1.0)]
   assert found == [1, 100, 7]
+
+
+def test_a_new_scheme_is_one_file(tmp_path, monkeypatch):
+  """One more file in the package: by name, with settings, in configs."""
+  (tmp_path / 'nearest.py').write_text("""
+def advantages(rollouts, graph, *, gamma=0.5, own=1.0):
+  return own * gamma * rollouts.mask.astype('float32')
+""")
+  monkeypatch.setattr(
+    credits, '__path__', [*credits.__path__, str(tmp_path)], raising=True
+  )
+  assert 'nearest' in credits.schemes()
+  rows = random_rows(0)
+  assert (credit_log(rows, 'nearest', own=4.0) == 2).all()
+  assert credits.check(credits.load('nearest'), show=False).holds['padding']
+  config = configs.load(FILE, 'nearest')
+  config.credit = {'scheme': 'nearest', 'preset': 'reference', 'own': 8.0}
+  configs.check(config)
+  settings = config.credit.to_dict()
+  fn = credits.bind(settings.pop('scheme'), **settings)
+  assert fn is credits.bind('nearest', preset='reference', own=8.0)
+  with pytest.raises(ValueError, match="'onw': unknown, allowed: gamma, own"):
+    credits.bind('nearest', onw=1.0)
+  with pytest.raises(ValueError, match="'gamma': found 2, .* 0 <= gamma <= 1"):
+    credits.bind('nearest', gamma=2)
