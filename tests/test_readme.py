@@ -78,6 +78,8 @@ def test_commands_of_the_readme_run(folder):
       quick = f'{command.split(" --")[0]} --sizes 16x8x15 --repeats 2'
     if 'benchmarks/large_log.py' in command:
       quick = f'{command} --tasks 20 --longest 50'
+    if 'benchmarks/environments.py' in command:
+      quick = f'{command} --repeats 1 --products 60'
     done = subprocess.run(
       quick, shell=True, cwd=folder, capture_output=True, text=True
     )
