@@ -21,8 +21,7 @@ def check_sizes(config, env, tokenizer, mesh) -> None:
   length = len(tokenizer.encode_prompt(prompt))
   longest = config.sampling.prompt_lengths[-1]
   overflow = config.sampling.overflow
-  parameters = inspect.signature(env.prompt).parameters
-  if overflow == 'drop_history' and 'hidden' not in parameters:
+  if overflow == 'drop_history' and not _hides(env.prompt):
     raise ValueError(
       "config.sampling.overflow: found 'drop_history', allowed for "
       'environments whose prompt takes `hidden`, see envs.base'
@@ -55,6 +54,14 @@ def check_sizes(config, env, tokenizer, mesh) -> None:
       f'config.batch.micro_batch_rows: found {config.batch.micro_batch_rows}, '
       f'allowed: a multiple of {parts}, the data and fsdp devices'
     )
+
+
+def _hides(prompt):
+  try:
+    inspect.signature(prompt).bind([], None, hidden=0)
+  except TypeError:
+    return False
+  return True
 
 
 def _check_history(section, tasks, env):

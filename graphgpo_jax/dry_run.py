@@ -155,7 +155,7 @@ def _decoder_config(config, mesh):
       raise ValueError(f'config.model: {problem}') from None
     # Stand-ins: nothing is known of the texts.
     env = types.SimpleNamespace(
-      num_tasks=math.inf, reset=list, prompt=lambda *_: ''
+      num_tasks=math.inf, reset=list, prompt=lambda *_, hidden=0: ''
     )
     tokenizer = types.SimpleNamespace(encode_prompt=list)
   else:
