@@ -264,13 +264,19 @@ def solver_transitions(
     encode: of a Policy.
 
   Raises:
-    ValueError: a solution that does not end with success; names the task.
+    ValueError: no expert; or a solution that does not end with success, which
+      names the task.
   """
   tasks = list(tasks)
-  if hasattr(env, 'solutions'):
-    plans = env.solutions(tasks)
-  else:
-    plans = list(map(env.solution, tasks))
+  try:
+    if hasattr(env, 'solutions'):
+      plans = env.solutions(tasks)
+    else:
+      plans = list(map(env.solution, tasks))
+  except NotImplementedError:
+    raise ValueError(
+      'config.warm_start.steps: the environment has no expert, allowed: 0'
+    ) from None
   observations = one_each(env.reset(tasks), len(tasks), Observation)
   histories = [[] for _ in observations]
   transitions, lost = [], set()

@@ -319,6 +319,15 @@ def test_solutions_that_solve_nothing_are_refused(
     rollout.solver_transitions(env, [0], TOKENIZER, scripted('u').encode)
 
 
+def test_without_an_expert_there_is_no_warm_start(env, monkeypatch):
+  def solution(task):
+    raise NotImplementedError
+
+  monkeypatch.setattr(env, 'solution', solution)
+  with pytest.raises(ValueError, match='warm_start.steps: .* no expert'):
+    rollout.solver_transitions(env, [0], TOKENIZER, scripted('u').encode)
+
+
 def test_wrong_answers_of_an_environment_are_refused(env, monkeypatch):
   monkeypatch.setattr(env, 'step', lambda slots, actions: [None for _ in slots])
   with pytest.raises(ValueError, match='NoneType, allowed: Outcome'):
