@@ -15,10 +15,7 @@ from graphgpo_jax import history as histories
 from graphgpo_jax.evaluate import attempt_totals, evaluate
 from graphgpo_jax.models.parameters import join
 from graphgpo_jax.packing import pack
-from graphgpo_jax.rollout import (
-  collect,
-  solver_transitions,
-)
+from graphgpo_jax.rollout import collect, solver_transitions
 from graphgpo_jax.setup import Run, policy
 
 

@@ -116,7 +116,7 @@ def short_prompt(
     kind = kind if word.isdigit() else word
   did = [
     action if action in before.admissible else 'nothing'
-    for before, action in history[max(hidden, len(history) - actions) :]
+    for before, action in prompts.told(history, actions, hidden)
   ]
   return '\n'.join(
     [
@@ -140,8 +140,7 @@ def chat_prompt(
 ) -> str:
   """Task, number of steps, the last steps, what is seen and can be done."""
   seen, _, task = observation.text.rpartition(_TASK)
-  # A loop over history[-0:] would show all of it.
-  last = history[max(hidden, len(history) - shown) :]
+  last = prompts.told(history, shown, hidden)
   steps = [
     f'Step {number}. You saw: {_seen(before)}\nYou did: '
     # What is no action may be long, and is not for the prompt.

@@ -1,6 +1,7 @@
 """How chat models are asked for an action, and how their replies are read."""
 
 import re
+from collections.abc import Sequence
 
 REQUEST = (
   'Think inside <think></think>, then answer with one action inside '
@@ -9,6 +10,17 @@ REQUEST = (
 
 _TAG = re.compile('</?(?:think|action)>')
 _THINK, _ACTION = ['<think>', '</think>'], ['<action>', '</action>']
+
+
+def told(history: Sequence, most: int, hidden: int) -> Sequence:
+  """The steps of a history that a prompt tells of, oldest first.
+
+  Args:
+    most: the last so many.
+    hidden: see `Environment.prompt`.
+  """
+  # history[-0:] would be all of it.
+  return history[max(hidden, len(history) - most) :]
 
 
 def tagged_reply(thought: str, action: str) -> str:

@@ -144,8 +144,7 @@ class Sokoban:
     """Compact: the room in one line and '>'. Chat: rules, steps and room."""
     if not self._is_chat:  # The room shows all, so no history.
       return observation.text.replace('\n', '') + _SEPARATOR
-    # A loop over history[-0:] would show all of it.
-    shown = history[max(hidden, len(history) - self._history) :]
+    shown = prompts.told(history, self._history, hidden)
     steps = [
       f'Before:\n{_spaced(before)}\nYou did: '
       # What is no action may be long, and is not for the prompt.

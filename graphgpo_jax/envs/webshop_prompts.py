@@ -80,7 +80,7 @@ def chat(
   """
   instruction, page = _split_page(observation.text)
   parts = [_TASK.format(instruction=instruction)]
-  last = history[max(hidden, len(history) - shown) :]
+  last = prompts.told(history, shown, hidden)
   if last:
     parts.append(_STEPS.format(count=len(history), shown=len(last)))
   first = len(history) - len(last) + 1
