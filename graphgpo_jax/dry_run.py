@@ -233,20 +233,20 @@ def _sampler(config, decoder_config, mesh, held):
   weights = held.copy or join(held.state.params, held.frozen)
   held = *held.always, held.copy
   chance = _scalar(mesh, 'float32'), _scalar(mesh, 'bool')
-  keys, source = _rows(mesh, slots, 2, dtype='uint32'), _rows(mesh, slots)
-  ids, lengths = _rows(mesh, *block), _rows(mesh, block[0])
+  keys, start = _rows(mesh, slots, 2, dtype='uint32'), _rows(mesh, slots)
+  tokens = [_rows(mesh, *block)] * 3
   _, rows = _program('', sampling.empty, (settings, total, keys), keys)
-  prefill, (logits, cache) = _program(
+  prefill, (hidden, cache) = _program(
     f'prefill {block[0]} x {block[1]}',
     sampling.prefill,
-    (settings, weights, ids, lengths),
-    (held, rows, ids, lengths),
+    (settings, weights, *tokens),
+    (held, rows, tokens),
   )
   admit, rows = _program(
     'admit',
     sampling.admit,
-    (settings, rows, logits, cache, lengths, source, *chance),
-    (held, rows, logits, cache),
+    (settings, weights, rows, hidden, cache, start, start, *chance),
+    (held, rows, hidden, cache),
   )
   programs = [prefill, admit]
   if section.max_new_tokens > 1:
@@ -284,15 +284,12 @@ def _scalar(mesh, dtype):
 
 
 def _largest_block(section, rows, parts):
-  """([prompts, tokens] of the largest prefill, row slots, key slots)."""
-  blocks, buckets = [], sorted(section.prompt_lengths)
-  for length in buckets:
-    prompts = [np.full(length, row) for row in range(rows)]  # all distinct
-    plan = generation._make_plan(prompts, buckets, parts)
-    ids, _, source = next(generation._blocks(plan, section.prefill_tokens))
-    blocks.append((ids.size, ids.shape, len(source)))
-  _, block, slots = max(blocks)
-  return block, slots, buckets[-1] + section.max_new_tokens - 1
+  """([rows, tokens] of the largest prefill, row slots, key slots)."""
+  buckets = sorted(section.prompt_lengths)
+  prompts = [np.full(buckets[-1], row) for row in range(rows)]  # all distinct
+  plan = generation._make_plan(prompts, buckets, parts)
+  ids, *_, start = next(generation._blocks(plan, section.prefill_tokens))
+  return ids.shape, len(start), buckets[-1] + section.max_new_tokens - 1
 
 
 def _trainer(config, decoder_config, mesh, held):

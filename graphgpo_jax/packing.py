@@ -9,18 +9,18 @@ import numpy as np
 from graphgpo_jax.types import TokenRows, Transition
 
 
-def _lay_out(lengths, length):
-  """(row, start) of each step: best fit, the longest first."""
+def lay_out(lengths, length):
+  """(row, start) of each piece: best fit, the longest first."""
   rooms, places, rows = [], {}, 0  # rooms: sorted (tokens left, row)
-  for step in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-    index = bisect.bisect_left(rooms, (lengths[step], -1))
+  for piece in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+    index = bisect.bisect_left(rooms, (lengths[piece], -1))
     if index == len(rooms):
       room, row, rows = length, rows, rows + 1
     else:
       room, row = rooms.pop(index)
-    places[step] = row, length - room
-    bisect.insort(rooms, (room - lengths[step], row))
-  return [places[step] for step in range(len(lengths))]
+    places[piece] = row, length - room
+    bisect.insort(rooms, (room - lengths[piece], row))
+  return [places[piece] for piece in range(len(lengths))]
 
 
 def pack(
@@ -53,7 +53,7 @@ def pack(
   flat = (micro_batches * rows, length)
   ids, segment, position, response_length = np.zeros((4, *flat), np.int32)
   logps, credit, reference = np.zeros((3, *flat), np.float32)
-  places = enumerate(_lay_out(lengths, length))
+  places = enumerate(lay_out(lengths, length))
   # From left to right, since segments are numbered as they are placed.
   for number, (row, start) in sorted(places, key=lambda place: place[1]):
     step, end = transitions[number], start + lengths[number]

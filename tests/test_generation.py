@@ -73,7 +73,7 @@ def expected():
 def calls(monkeypatch):
   """What the jitted parts were asked to do."""
   found = types.SimpleNamespace(
-    prefilled=[],  # (prompts, tokens)
+    prefilled=[],  # (rows, tokens)
     caches=[],  # shape on each device of the keys, or None
     steps=[],  # tokens of every decode loop
     sizes=[],  # (rows, rows that go on) of every compaction
@@ -81,16 +81,16 @@ def calls(monkeypatch):
   prefill, admit = sampling.prefill, sampling.admit
   decode, compact = sampling.decode, sampling.compact
 
-  def noted_prefill(settings, params, prompts, lengths):
-    found.prefilled.append(prompts.shape)
-    return prefill(settings, params, prompts, lengths)
+  def noted_prefill(settings, params, ids, *rest):
+    found.prefilled.append(ids.shape)
+    return prefill(settings, params, ids, *rest)
 
-  def noted_admit(settings, batch, *rest):
+  def noted_admit(settings, params, batch, *rest):
     cache = batch.cache and batch.cache[0]
     found.caches.append(
       cache if cache is None else cache.sharding.shard_shape(cache.shape)
     )
-    return admit(settings, batch, *rest)
+    return admit(settings, params, batch, *rest)
 
   def noted_decode(settings, params, batch, t, *rest):
     end, batch = decode(settings, params, batch, t, *rest)
@@ -164,6 +164,23 @@ def test_prefill_is_cut_into_blocks(expected, calls):
   assert calls.prefilled == [(8, 6)] * 3
   last = jax.tree.map(lambda x: x[-1:], samples)
   check_equal(last, expected, [5])
+
+
+def test_prompts_share_rows_of_a_prefill(expected, calls):
+  assert len({tuple(prompt) for prompt in PROMPTS}) == 12
+  check_equal(draw(), expected)
+  assert calls.prefilled == [(8, 6)]  # 42 tokens
+
+
+def test_blocks_pad_few_rows(expected, calls, monkeypatch):
+  monkeypatch.setattr(generation, 'SMALLEST_PREFILL', 12)
+  others = [[a, b, c, 1] for a in range(3) for b in range(3) for c in (0, 2)]
+  keys = jax.random.split(jax.random.key(5), 18)
+  samples = sampler(**WIDE)(
+    PARAMS, [*others, PROMPTS[5]], jnp.append(keys, KEYS[5:6])
+  )
+  assert calls.prefilled == [(16, 6), (2, 6), (2, 6)]  # 19 rows
+  check_equal(jax.tree.map(lambda x: x[-1:], samples), expected, [5])
 
 
 def test_stop_tokens_end_rows(expected):

@@ -1,4 +1,4 @@
-"""Sampling from a Decoder: prefill by length, then one cached decode loop.
+"""Sampling from a Decoder: packed prefill, then one cached decode loop.
 
 Axes: n rows of this process, N new tokens. This is the host's side: which row
 lies where, and in which shapes `sampling` runs. Shapes are powers of two of
@@ -17,9 +17,12 @@ from jax.sharding import AxisType
 
 from graphgpo_jax import sharding
 from graphgpo_jax.models import sampling
+from graphgpo_jax.packing import lay_out
 from graphgpo_jax.states import power_of_two
 
-SMALLEST = 16  # rows; fewer are padded, to bound compilations
+# Fewer are padded, to bound compilations.
+SMALLEST = 16  # rows
+SMALLEST_PREFILL = 1024  # tokens
 
 
 @struct.dataclass
@@ -55,13 +58,14 @@ def make_sampler(
   softmax(logits / temperature), cut to the top_k likeliest tokens and then to
   the fewest that hold top_p of the mass. A row does not depend on its batch
   mates, on the order of rows or on padding (up to float rounding). Equal
-  prompts are prefilled once. Rows that stop leave: when half of them have,
-  the others go on in a smaller batch.
+  prompts are prefilled once, several in a row of tokens. Rows that stop leave:
+  when half of them have, the others go on in a smaller batch.
 
   Args:
     config: a DecoderConfig.
     max_new_tokens: N, >= 1.
-    buckets: prompt lengths to pad to; the largest is the limit.
+    buckets: lengths of rows of prompts, of which the smallest that holds the
+      longest prompt is taken; the largest is the limit.
     stop_tokens: ids that end a row.
     top_k, top_p: 0 and 1 for the whole distribution.
     mesh: of `sharding.make_mesh`; None for one device.
@@ -100,15 +104,14 @@ def make_sampler(
     # A Python number and an array would be two compilations.
     chance = jnp.float32(temperature), jnp.bool_(greedy)
     plan = _make_plan(prompts, buckets, parts)
-    if not plan.counts:  # of no process
+    if not plan.rows:  # of no process
       return _nothing(0, max_new_tokens)
-    total = max(plan.counts) + max_new_tokens - 1
-    batch = _start(settings, plan, total, keys, limits)
+    batch = _start(settings, plan, keys, limits)
     for block in _blocks(plan, prefill_tokens):
-      ids, lengths, source = sharding.put_rows(block, mesh)
-      logits, cache = sampling.prefill(whole, params, ids, lengths)
+      *tokens, start, lengths = sharding.put_rows(block, mesh)
+      hidden, cache = sampling.prefill(whole, params, *tokens)
       batch = sampling.admit(
-        settings, batch, logits, cache, lengths, source, *chance
+        settings, params, batch, hidden, cache, start, lengths, *chance
       )
     return _finish(settings, params, batch, plan, chance)
 
@@ -142,8 +145,9 @@ def _checked(prompts, buckets, keys):
   return np.asarray(jax.random.key_data(keys))[: len(prompts)]
 
 
-def _start(settings, plan, total, keys, limits):
+def _start(settings, plan, keys, limits):
   """A Batch without tokens, with keys and limits in the slots of the rows."""
+  total = plan.width + settings.max_new_tokens - 1
   slots = np.zeros((plan.parts * plan.size, 2), np.uint32)
   slots[plan.place] = keys
   slots = sharding.put_rows(slots, settings.mesh)
@@ -162,62 +166,84 @@ class Plan(NamedTuple):
     parts: of this process.
     size: slots of a part.
     place: [n] slot of each row, over all parts.
-    groups: bucket -> for each part, prompt as bytes -> slots that start with
-      it, counted inside the part.
-    counts: bucket -> distinct prompts, in the fullest part of all processes.
+    width: tokens of a row of prompts, the bucket of the longest.
+    rows: of prompts, in the fullest part of all processes.
+    prompts: for each part, (ids, row and start there, the slots that start
+      with it) of the distinct ones; slots are counted inside the part.
   """
 
   parts: int
   size: int
   place: np.ndarray
-  groups: dict
-  counts: dict
+  width: int
+  rows: int
+  prompts: list
 
 
 def _make_plan(prompts, buckets, parts):
   each = max(1, -(-len(prompts) // parts))
-  groups = {bucket: [{} for _ in range(parts)] for bucket in buckets}
+  distinct = [{} for _ in range(parts)]
   for row, prompt in enumerate(prompts):
     part, slot = divmod(row, each)
-    bucket = next(b for b in buckets if b >= len(prompt))
-    ids = np.asarray(prompt, np.int32).tobytes()
-    groups[bucket][part].setdefault(ids, []).append(slot)
-  most = [max(map(len, groups[b])) for b in buckets]
-  each_everywhere, *most = map(int, sharding.most([each, *most]))
+    ids = np.asarray(prompt, np.int32)
+    distinct[part].setdefault(ids.tobytes(), (ids, []))[1].append(slot)
+  longest = max(map(len, prompts), default=0)
+  each_everywhere, longest = map(int, sharding.most([each, longest]))
+  width = next(bucket for bucket in buckets if bucket >= longest)
+  laid = []
+  for some in distinct:
+    places = lay_out([len(ids) for ids, _ in some.values()], width)
+    laid.append([(*x, *p) for x, p in zip(some.values(), places)])
+  most = max((row + 1 for some in laid for *_, row, _ in some), default=0)
   size = max(power_of_two(each_everywhere), -(-SMALLEST // parts))
   rows = np.arange(len(prompts))
   return Plan(
     parts=parts,
     size=size,
     place=rows // each * size + rows % each,
-    groups=groups,
-    counts={b: count for b, count in zip(buckets, most) if count},
+    width=width,
+    rows=int(sharding.most([most])[0]),
+    prompts=laid,
   )
 
 
 def _blocks(plan, prefill_tokens):
-  """Padded blocks of distinct prompts: ids, lengths, and the rows they serve.
+  """Blocks of rows of prompts, and the slots that start with them.
+
+  As many rows as a power of two that is not padded, so that little is and
+  shapes are few.
 
   Yields:
-    ids [parts * u, P] and lengths [parts * u] int32; source [parts * size]
-    int32, the prompt in the part's block that a row starts with, or -1.
+    ids, segment and position [parts * u, P] int32; start and lengths
+    [parts * size] int32: of a slot's prompt among the u * P tokens of its
+    part, or -1 and 1.
   """
-  for bucket, count in plan.counts.items():
-    block = max(power_of_two(count), -(-SMALLEST // plan.parts))
-    while block > 1 and block * bucket > prefill_tokens:
-      block //= 2
-    for start in range(0, count, block):
-      ids = np.zeros((plan.parts, block, bucket), np.int32)
-      lengths = np.ones((plan.parts, block), np.int32)
-      source = np.full((plan.parts, plan.size), -1, np.int32)
-      for part, distinct in enumerate(plan.groups[bucket]):
-        some = list(distinct.items())[start : start + block]
-        for i, (key, slots) in enumerate(some):
-          prompt = np.frombuffer(key, np.int32)
-          ids[part, i, : len(prompt)] = prompt
-          lengths[part, i] = len(prompt)
-          source[part, slots] = i
-      yield ids.reshape(-1, bucket), lengths.reshape(-1), source.reshape(-1)
+  most = max(1, prefill_tokens // plan.width)
+  least = min(most, max(1, SMALLEST_PREFILL // (plan.parts * plan.width)))
+  first = 0
+  while first < plan.rows:
+    rows = min(most, max(least, plan.rows - first))
+    rows = 1 << rows.bit_length() - 1
+    yield _block(plan, first, rows)
+    first += rows
+
+
+def _block(plan, first, rows):
+  """Rows `first` and on of every part; see `_blocks`."""
+  tokens = np.zeros((3, plan.parts, rows, plan.width), np.int32)
+  start = np.full((plan.parts, plan.size), -1, np.int32)
+  lengths = np.ones((plan.parts, plan.size), np.int32)
+  for part, prompts in enumerate(plan.prompts):
+    for number, (ids, slots, row, begin) in enumerate(prompts):
+      if first <= row < first + rows:
+        place = slice(begin, begin + len(ids))
+        steps = np.arange(len(ids))
+        for kept, values in zip(tokens, (ids, number + 1, steps)):
+          kept[part, row - first, place] = values
+        start[part, slots] = (row - first) * plan.width + begin
+        lengths[part, slots] = len(ids)
+  tokens = tokens.reshape(3, -1, plan.width)
+  return *tokens, start.reshape(-1), lengths.reshape(-1)
 
 
 def _finish(settings, params, batch, plan, chance):

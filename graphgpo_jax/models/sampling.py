@@ -1,8 +1,8 @@
 """The jitted parts of sampling: prefill, admit, decode, compact.
 
-Axes: R rows, U prompts of a prefill, P prompt tokens, N new tokens, S key
-slots, V vocabulary. Rows are divided evenly over `parts`, the `data` and `fsdp`
-devices of the mesh; no row ever moves from one part to another.
+Axes: R rows, U x P tokens of a prefill, N new tokens, S key slots,
+D embedding, V vocabulary. Rows are divided evenly over `parts`, the `data` and
+`fsdp` devices of the mesh; no row ever moves from one part to another.
 """
 
 import functools
@@ -86,28 +86,24 @@ def empty(settings, total, keys):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def prefill(settings, params, prompts, lengths):
-  """Logits [U, V] after right-padded prompts, and their keys and values.
+def prefill(settings, params, ids, segment, position):
+  """Reads prompts, several in a row.
 
   Args:
-    prompts: [U, P] int32.
-    lengths: [U] int32, >= 1.
+    ids, segment, position: [U, P] int32; tokens see the earlier ones of their
+      own segment.
+
+  Returns:
+    (activations [U, P, D], the cache of these rows or None where N = 1).
   """
   decoder = assemble(settings.config, params, settings.mesh)
-  rows, width = prompts.shape
-  # Moved against the right edge, all prompts end in one slot.
-  shift = width - lengths
-  steps = jnp.arange(width)
-  positions = jnp.maximum(steps - shift[:, None], 0)
-  ids = jnp.take_along_axis(prompts, positions, axis=1)
-  mask = (steps[:, None] >= steps) & (steps >= shift[:, None])[:, None]
+  steps = jnp.arange(ids.shape[1])
+  mask = segment[:, :, None] == segment[:, None, :]
+  mask &= steps[:, None] >= steps
   cache = None
   if settings.max_new_tokens > 1:
-    cache = init_cache(settings.config, rows, width)
-  hidden, cache = decoder.hidden(
-    ids, positions, mask, cache=cache, cache_index=0
-  )
-  return decoder.logits(hidden[:, -1]), cache
+    cache = init_cache(settings.config, *ids.shape)
+  return decoder.hidden(ids, position, mask, cache=cache, cache_index=0)
 
 
 def _take(x, index, parts, axis=0):
@@ -118,31 +114,39 @@ def _take(x, index, parts, axis=0):
   return jnp.moveaxis(taken.reshape(-1, *x.shape[1:]), 0, axis)
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
-def admit(settings, batch, logits, cache, lengths, source, *chance):
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+def admit(settings, params, batch, hidden, cache, start, lengths, *chance):
   """Draws the first token of the rows that start with these prompts.
 
   Args:
     batch: donated.
-    logits, cache: of `prefill`.
-    lengths: [U] int32, of the prompts.
-    source: [R] int32, a row's prompt, counted inside its part, or -1.
+    hidden, cache: of `prefill`.
+    start: [R] int32, where the prompt of a row starts among the U * P tokens,
+      counted inside its part, or -1.
+    lengths: [R] int32, of the prompts.
     chance: temperature and greedy, scalars.
   """
-  parts = settings.parts
-  new, index = source >= 0, jnp.maximum(source, 0)
-  logits = _take(logits, index, parts)
+  parts, new = settings.parts, start >= 0
+  last = jnp.maximum(start + lengths - 1, 0)
+  decoder = assemble(settings.config, params, settings.mesh)
+  hidden = _take(hidden.reshape(-1, hidden.shape[-1]), last, parts)
+  logits = decoder.logits(hidden)
   token, logp = _draw(settings, logits, batch.keys, 0, *chance)
   if cache is not None:
-    total, width = batch.cache[0].shape[2], cache[0].shape[2]
-    start = total - (batch.ids.shape[1] - 1) - width
-    shift = start + width - _take(lengths, index, parts)
+    width = cache[0].shape[2]
+    shift = width - lengths
+    # Moved against the right edge, all prompts end in one slot.
+    index = (start - shift)[:, None] + jnp.arange(width)
+    index = jnp.maximum(index, 0).reshape(-1)
 
     def fill(old, fresh):
+      tail = fresh.shape[3:]
+      fresh = fresh.reshape(len(fresh), -1, *tail)
       fresh = _take(fresh, index, parts, axis=1)
-      kept = lax.slice_in_dim(old, start, start + width, axis=2)
+      fresh = fresh.reshape(len(fresh), -1, width, *tail)
+      kept = old[:, :, :width]
       fresh = jnp.where(new[:, None, None, None], fresh, kept)
-      return lax.dynamic_update_slice_in_dim(old, fresh, start, axis=2)
+      return lax.dynamic_update_slice_in_dim(old, fresh, 0, axis=2)
 
     batch = batch.replace(
       cache=jax.tree.map(fill, batch.cache, cache),
