@@ -82,7 +82,7 @@ def prepare_sampling(rows, sizes, batch):
   sampler = generation.make_sampler(
     config,
     max_new_tokens=max(lengths),
-    buckets=sorted({-(-width // 128) * 128 for width in widths}),
+    buckets=sorted({-(-width // 64) * 64 for width in widths}),
   )
   keys = jax.random.split(jax.random.key(0), len(lengths))
 
