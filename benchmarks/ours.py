@@ -34,6 +34,10 @@ def transition(prompt, response, logps):
   )  # fmt: skip
 
 
+def _next_64(length):
+  return -(-length // 64) * 64
+
+
 def prepare_training(rows, sizes, batch):
   mesh = sharding.make_mesh()
   steps = list(map(transition, rows.prompt, rows.response, rows.behaviour_logp))
@@ -42,7 +46,7 @@ def prepare_training(rows, sizes, batch):
   length, size, chunk = max(lengths), batch, None
   if not dense:  # short rows, since attention grows with their length
     sizes = sizes | {'attention_chunk': ATTENTION_CHUNK}
-    length, size, chunk = -(-max(lengths) // 64) * 64, 4, CHUNK
+    length, size, chunk = _next_64(max(lengths)), 4, CHUNK
   config, params = make_model(sizes)
   count = -(-len(steps) // size)
   packed = pack(steps, rows.advantage, shape=(count, size, length))
@@ -78,11 +82,10 @@ def prepare_sampling(rows, sizes, batch):
   config, params = make_model(sizes)
   params = jax.tree.map(jax.numpy.asarray, params)
   lengths = [len(x) for x in rows.response]
-  widths = [len(x) for x in rows.prompt]
   sampler = generation.make_sampler(
     config,
     max_new_tokens=max(lengths),
-    buckets=sorted({-(-width // 64) * 64 for width in widths}),
+    buckets=[_next_64(max(map(len, rows.prompt)))],
   )
   keys = jax.random.split(jax.random.key(0), len(lengths))
 
